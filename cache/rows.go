@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The pages of the protocol's list: keys in order, each with a summary of its holds and waiters. Views
-// use scan.go instead, because a page needs all keys of the table in order.
+// The pages of the protocol's list: keys in order, each with a summary of its holds and waiters.
+// Views use scan.go instead, because a page needs all keys of the table in order.
 
 // Row describes a key on this host, for a list.
 type Row struct {

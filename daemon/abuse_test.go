@@ -48,7 +48,8 @@ func (r *raw) bytes(b []byte) {
 
 func (r *raw) hello() *raw {
 	r.t.Helper()
-	r.send(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1, Name: []byte("raw")})
+	r.send(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1,
+		Name: []byte("raw")})
 	if m := r.next(); m.ID != 1 || m.Code != protocol.OK {
 		r.t.Fatalf("hello was answered with %v", m.Code)
 	}
@@ -132,7 +133,8 @@ func TestFatalInputEndsTheSessionAndNoOther(t *testing.T) {
 			r.fatal(c.want)
 			if c.greeted {
 				// Its keys stay closed until it closes its end.
-				if _, err := other.Acquire(t.Context(), client.AcquireArgs{Key: name}); !errors.Is(err, client.ErrBusy) {
+				if _, err := other.Acquire(t.Context(), client.AcquireArgs{Key: name}); !errors.Is(err,
+					client.ErrBusy) {
 					t.Fatalf("the key of a session that we ended was open at once: %v", err)
 				}
 				_ = r.Close()
@@ -157,18 +159,29 @@ func TestFaultsOfARequestAreAnsweredAndTheSessionGoesOn(t *testing.T) {
 		{"unknown operation", protocol.Request{Op: 99}, protocol.Unsupported},
 		{"empty key", protocol.Request{Op: protocol.OpAcquire}, protocol.Invalid},
 		{"long key", protocol.Request{Op: protocol.OpAcquire, Key: []byte(long)}, protocol.Invalid},
-		{"key that is not UTF-8", protocol.Request{Op: protocol.OpAcquire, Key: []byte{0xff, 0xfe}}, protocol.Invalid},
-		{"key with a control character", protocol.Request{Op: protocol.OpAcquire, Key: []byte("a\nb")}, protocol.Invalid},
-		{"negative wait", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Wait: -2}, protocol.Invalid},
-		{"mode that is none", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Mode: 7}, protocol.Invalid},
-		{"ttl of a week", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), TTL: 7 * 86400000}, protocol.Invalid},
-		{"flags of a later version", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Flags: 1 << 20}, protocol.Invalid},
-		{"release of nothing", protocol.Request{Op: protocol.OpRelease, Key: []byte("k"), Fence: 1}, protocol.NotHeld},
-		{"renew of nothing", protocol.Request{Op: protocol.OpRenew, Key: []byte("k"), Fence: 1}, protocol.NotHeld},
-		{"downgrade of nothing", protocol.Request{Op: protocol.OpDowngrade, Key: []byte("k"), Fence: 1}, protocol.NotHeld},
+		{"key that is not UTF-8", protocol.Request{Op: protocol.OpAcquire, Key: []byte{0xff, 0xfe}},
+			protocol.Invalid},
+		{"key with a control character", protocol.Request{Op: protocol.OpAcquire, Key: []byte("a\nb")},
+			protocol.Invalid},
+		{"negative wait", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Wait: -2},
+			protocol.Invalid},
+		{"mode that is none", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Mode: 7},
+			protocol.Invalid},
+		{"ttl of a week", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), TTL: 7 * 86400000},
+			protocol.Invalid},
+		{"flags of a later version", protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"),
+			Flags: 1 << 20}, protocol.Invalid},
+		{"release of nothing", protocol.Request{Op: protocol.OpRelease, Key: []byte("k"), Fence: 1},
+			protocol.NotHeld},
+		{"renew of nothing", protocol.Request{Op: protocol.OpRenew, Key: []byte("k"), Fence: 1},
+			protocol.NotHeld},
+		{"downgrade of nothing", protocol.Request{Op: protocol.OpDowngrade, Key: []byte("k"), Fence: 1},
+			protocol.NotHeld},
 		{"no keys", protocol.Request{Op: protocol.OpAcquireMany}, protocol.Invalid},
-		{"a key twice", protocol.Request{Op: protocol.OpAcquireMany, Keys: [][]byte{[]byte("k"), []byte("k")}}, protocol.Invalid},
-		{"a list's wrong place", protocol.Request{Op: protocol.OpList, After: []byte("nonsense"), Limit: 1}, protocol.Invalid},
+		{"a key twice", protocol.Request{Op: protocol.OpAcquireMany,
+			Keys: [][]byte{[]byte("k"), []byte("k")}}, protocol.Invalid},
+		{"a list's wrong place", protocol.Request{Op: protocol.OpList, After: []byte("nonsense"),
+			Limit: 1}, protocol.Invalid},
 		{"a list of too many", protocol.Request{Op: protocol.OpList, Limit: 100000}, protocol.Invalid},
 	}
 	for _, c := range cases {
@@ -244,7 +257,8 @@ func TestPipelinedRequestsAreAllAnswered(t *testing.T) {
 	go func() {
 		var b []byte
 		for i := range n {
-			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: uint64(i + 2), Key: fmt.Appendf(nil, "k%d", i)})
+			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: uint64(i + 2),
+				Key: fmt.Appendf(nil, "k%d", i)})
 		}
 		_, err := r.Write(b)
 		done <- err
@@ -309,7 +323,8 @@ func TestLimitsOfASessionAreNamed(t *testing.T) {
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
 	acquire(t, c, client.AcquireArgs{Key: "b"})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "c"}); !errors.Is(err, client.ErrLimit) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "c"}); !errors.Is(err,
+		client.ErrLimit) {
 		t.Fatal(err)
 	}
 	waits := make(chan error, 1)
@@ -321,7 +336,8 @@ func TestLimitsOfASessionAreNamed(t *testing.T) {
 		s, err := c.Inspect(t.Context(), "a")
 		return err == nil && s.Waiters == 1
 	})
-	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "b", Wait: time.Second}); !errors.Is(err, client.ErrLimit) {
+	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "b",
+		Wait: time.Second}); !errors.Is(err, client.ErrLimit) {
 		t.Fatal(err)
 	}
 	release(t, c, "a", 0, g.Fence)

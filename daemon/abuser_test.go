@@ -19,7 +19,9 @@ import (
 func (h *host) served() (stop func()) {
 	h.t.Helper()
 	end, done := make(chan struct{}), make(chan struct{})
-	c := h.dial(client.Options{Name: "served", OnLost: func(l client.Lost) { h.t.Errorf("%s is lost: %v", l.Key, l.Reason) }})
+	c := h.dial(client.Options{Name: "served", OnLost: func(l client.Lost) {
+		h.t.Errorf("%s is lost: %v", l.Key, l.Reason)
+	}})
 	go func() {
 		defer close(done)
 		for {
@@ -49,22 +51,26 @@ func (h *host) served() (stop func()) {
 // claims are headers that promise more than any frame has, and shells without end.
 func claims() map[string][]byte {
 	huge := []byte{0xff, 0xff, 0xff, 0xff}
-	within := func(front []byte, header ...byte) []byte { return frame(append(append(front, header...), huge...)...) }
+	within := func(front []byte, header ...byte) []byte {
+		return frame(append(append(front, header...), huge...)...)
+	}
 	deep := func(n int, shell ...byte) []byte { return append(bytes.Repeat(shell, n), 0xc0) }
 	ping := []byte{0x93, 10, 7}
 	return map[string][]byte{
-		"a header of all ones":                     huge,
-		"a header of one byte too many":            binary.BigEndian.AppendUint32(nil, protocol.DefaultMaxFrame+1),
-		"an array of four billion":                 within(nil, 0xdd),
-		"a key of four billion bytes":              within([]byte{0x93, 2, 7}, 0xdb),
-		"a key of four billion bytes, binary":      within([]byte{0x93, 2, 7}, 0xc6),
-		"four billion keys":                        within([]byte{0x93, 8, 7}, 0xdd),
-		"a map of four billion":                    within(ping, 0xdf),
-		"an extension of four billion bytes":       within(ping, 0xc9),
-		"arrays in arrays":                         frame(append(ping, deep(100, 0x91)...)...),
-		"arrays in arrays, as many as a frame has": frame(append(ping, deep(protocol.DefaultMaxFrame-4, 0x91)...)...),
-		"maps in maps":                             frame(append(ping, deep(1000, 0x81, 0)...)...),
-		"maps as keys of maps":                     frame(append(ping, deep(1000, 0x81)...)...),
+		"a header of all ones": huge,
+		"a header of one byte too many": binary.BigEndian.AppendUint32(nil,
+			protocol.DefaultMaxFrame+1),
+		"an array of four billion":            within(nil, 0xdd),
+		"a key of four billion bytes":         within([]byte{0x93, 2, 7}, 0xdb),
+		"a key of four billion bytes, binary": within([]byte{0x93, 2, 7}, 0xc6),
+		"four billion keys":                   within([]byte{0x93, 8, 7}, 0xdd),
+		"a map of four billion":               within(ping, 0xdf),
+		"an extension of four billion bytes":  within(ping, 0xc9),
+		"arrays in arrays":                    frame(append(ping, deep(100, 0x91)...)...),
+		"arrays in arrays, as many as a frame has": frame(append(ping,
+			deep(protocol.DefaultMaxFrame-4, 0x91)...)...),
+		"maps in maps":         frame(append(ping, deep(1000, 0x81, 0)...)...),
+		"maps as keys of maps": frame(append(ping, deep(1000, 0x81)...)...),
 	}
 }
 
@@ -105,7 +111,8 @@ func allocated() uint64 {
 	return m.TotalAlloc
 }
 
-// A frame may be full of what the daemon does not know: it is read over, and the request is answered.
+// A frame may be full of what the daemon does not know: it is read over, and the request is
+// answered.
 func TestAFrameFullOfUnknownFieldsIsAnswered(t *testing.T) {
 	h := start(t, nil, nil)
 	r := h.raw().hello()
@@ -125,9 +132,12 @@ func TestAFrameFullOfUnknownFieldsIsAnswered(t *testing.T) {
 // cost, for as long as they last.
 func TestSlowClientsHoldNobodyUp(t *testing.T) {
 	const conns = 300
-	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = 10 * time.Second }) // all is sent by then
-	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
-	lock := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("slow"), Wait: protocol.WaitAlways})
+	// all is sent by then
+	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = 10 * time.Second })
+	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1,
+		MaxVersion: 1})
+	lock := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 2,
+		Key: []byte("slow"), Wait: protocol.WaitAlways})
 	stop := h.served()
 	before := descriptors(t)
 	var never, half []*raw
@@ -175,7 +185,8 @@ func TestOneIDForEverything(t *testing.T) {
 		for _, q := range []protocol.Request{
 			{Op: protocol.OpAcquire, Key: []byte("taken"), Owner: i, Wait: protocol.WaitAlways},
 			{Op: protocol.OpAcquire, Key: fmt.Append(nil, "own", i), Owner: i},
-			{Op: protocol.OpAcquireMany, Keys: [][]byte{[]byte("taken"), fmt.Append(nil, "many", i)}, Owner: i, Wait: protocol.WaitAlways},
+			{Op: protocol.OpAcquireMany, Keys: [][]byte{[]byte("taken"), fmt.Append(nil, "many", i)},
+				Owner: i, Wait: protocol.WaitAlways},
 			{Op: protocol.OpInspect, Key: []byte("taken")},
 			{Op: protocol.OpCancel, Target: id, Key: []byte("taken")}, // some acquire, or the acquire-many
 			{Op: protocol.OpCancel, Target: id, Key: []byte("taken")}, // and another one
@@ -213,7 +224,8 @@ func TestOneIDForEverything(t *testing.T) {
 	stop()
 }
 
-// Clients that come, hold, wait, ask for many, and are gone in the midst of it leave nothing behind.
+// Clients that come, hold, wait, ask for many, and are gone in the midst of it leave nothing
+// behind.
 func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 	const rounds, seed = 400, 1
 	h := start(t, nil, nil)
@@ -223,7 +235,9 @@ func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 	acquire(t, other, client.AcquireArgs{Key: "taken"})
 	<-h.d.Started()
 	_ = h.raw().hello().Close() // it is accepted behind the others, all of whose goroutines run then
-	eventually(t, "only the others are left", func() bool { return h.d.Engine().Residue().Sessions == 2 })
+	eventually(t, "only the others are left", func() bool {
+		return h.d.Engine().Residue().Sessions == 2
+	})
 	before := runtime.NumGoroutine()
 	for range rounds {
 		r := h.raw().hello()
@@ -236,11 +250,14 @@ func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 			case 1:
 				q.Op, q.Key, q.Wait = protocol.OpAcquire, []byte("taken"), protocol.WaitAlways
 			case 2:
-				q.Op, q.Keys, q.Wait = protocol.OpAcquireMany, [][]byte{[]byte("a"), []byte("taken"), []byte("z")}, protocol.WaitAlways
+				q.Op, q.Keys, q.Wait = protocol.OpAcquireMany,
+					[][]byte{[]byte("a"), []byte("taken"), []byte("z")}, protocol.WaitAlways
 			case 3:
-				q.Op, q.Key, q.Mode, q.Permits, q.Wait = protocol.OpAcquire, []byte("permits"), protocol.Permit, 3, protocol.WaitAlways
+				q.Op, q.Key, q.Mode, q.Permits, q.Wait = protocol.OpAcquire, []byte("permits"), protocol.Permit,
+					3, protocol.WaitAlways
 			case 4:
-				q.Op, q.Key, q.Mode, q.Wait = protocol.OpAcquire, []byte("read"), protocol.Shared, protocol.WaitAlways
+				q.Op, q.Key, q.Mode, q.Wait = protocol.OpAcquire, []byte("read"), protocol.Shared,
+					protocol.WaitAlways
 			case 5:
 				q.Op, q.Target, q.Key = protocol.OpCancel, id-4, []byte("taken")
 			}
@@ -251,7 +268,8 @@ func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 	}
 	eventually(t, "nothing is left but the others", func() bool {
 		left := h.d.Engine().Residue()
-		return left.Sessions == 2 && left.Keys <= 2 && left.Unaccounted == 0 && runtime.NumGoroutine() <= before
+		return left.Sessions == 2 && left.Keys <= 2 && left.Unaccounted == 0 &&
+			runtime.NumGoroutine() <= before
 	})
 	stop()
 }

@@ -68,7 +68,8 @@ func (h *host) metrics() map[string]*dto.MetricFamily {
 }
 
 // series is the one whose labels have these values, whatever their order.
-func series(t *testing.T, all map[string]*dto.MetricFamily, name string, values ...string) *dto.Metric {
+func series(t *testing.T, all map[string]*dto.MetricFamily, name string,
+	values ...string) *dto.Metric {
 	t.Helper()
 	for _, m := range all["locksidecar_"+name].GetMetric() {
 		found := 0
@@ -89,7 +90,8 @@ func series(t *testing.T, all map[string]*dto.MetricFamily, name string, values 
 
 func TestMetricsSayWhatHappened(t *testing.T) {
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 		c.Classes = []engine.Class{{Name: "orders", Prefix: "order:"}}
 	})
 	c := h.dial(client.Options{})
@@ -98,10 +100,12 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "order:1", Owner: 2}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "order:1", Owner: 2}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatal(err)
 	}
-	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "own:1", Owner: 2}); !errors.Is(err, client.ErrDenied) {
+	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "own:1", Owner: 2}); !errors.Is(err,
+		client.ErrDenied) {
 		t.Fatal(err)
 	}
 	all := h.metrics()
@@ -133,17 +137,20 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 		t.Error("the oldest hold has no age")
 	}
 	w := series(t, all, "wait_seconds", "default", "orders").GetHistogram()
-	if w.GetSampleCount() != 1 || w.GetSchema() != 2 || len(w.GetBucket()) < 10 || len(w.GetPositiveSpan()) == 0 && w.GetZeroCount() == 0 {
+	if w.GetSampleCount() != 1 || w.GetSchema() != 2 || len(w.GetBucket()) < 10 ||
+		len(w.GetPositiveSpan()) == 0 && w.GetZeroCount() == 0 {
 		t.Errorf("waits: %v", w)
 	}
-	if _, err := c.Release(ctx, client.ReleaseArgs{Key: "order:1", Owner: 1, Fence: g.Fence}); err != nil {
+	if _, err := c.Release(ctx, client.ReleaseArgs{Key: "order:1", Owner: 1,
+		Fence: g.Fence}); err != nil {
 		t.Fatal(err)
 	}
 	all = h.metrics()
 	if n := series(t, all, "releases_total", "orders", "release").GetCounter().GetValue(); n != 1 {
 		t.Errorf("%v releases", n)
 	}
-	if n := series(t, all, "hold_seconds", "default", "orders").GetHistogram().GetSampleCount(); n != 1 {
+	if n := series(t, all, "hold_seconds", "default",
+		"orders").GetHistogram().GetSampleCount(); n != 1 {
 		t.Errorf("%v holds have ended", n)
 	}
 }
@@ -151,7 +158,8 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 func TestNoKeyIsEverALabel(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{Name: "a program", Label: "a label"})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "a secret key", Owner: 1}); err != nil {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "a secret key",
+		Owner: 1}); err != nil {
 		t.Fatal(err)
 	}
 	_, b := h.get("/metrics", "")
@@ -174,7 +182,8 @@ func TestHealthFollowsTheStore(t *testing.T) {
 	}
 	sl := h.d.Engine().Stores()[0]
 	h.d.Engine().StoreDown(sl, errors.New("gone fishing"))
-	if r, b := h.get("/readyz", ""); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "gone fishing") {
+	if r, b := h.get("/readyz", ""); r.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(string(b), "gone fishing") {
 		t.Errorf("readyz: %s %s", r.Status, b)
 	}
 	if r, _ := h.get("/livez", ""); r.StatusCode != http.StatusOK {
@@ -193,7 +202,8 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 		c.Namespaces = []engine.Namespace{{Store: "store", MaxHold: 200 * time.Millisecond}}
 	})
 	c := h.dial(client.Options{Name: "prog"})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "fixed", Owner: 7, TTL: 100 * time.Millisecond, Fixed: true}); err != nil {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "fixed", Owner: 7,
+		TTL: 100 * time.Millisecond, Fixed: true}); err != nil {
 		t.Fatal(err)
 	}
 	g, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 7})
@@ -202,7 +212,8 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	}
 	eventually(t, "it is logged", func() bool { return seen.FilterField(zap.String("event", "lost")).Len() > 0 })
 	got := seen.FilterField(zap.String("event", "lost")).All()[0]
-	want := map[string]any{"event": "lost", "key": "k", "mode": "exclusive", "owner": uint64(7), "fence": g.Fence, "reason": "too_long", "client": "prog"}
+	want := map[string]any{"event": "lost", "key": "k", "mode": "exclusive", "owner": uint64(7),
+		"fence": g.Fence, "reason": "too_long", "client": "prog"}
 	for k, v := range want {
 		if got.ContextMap()[k] != v {
 			t.Errorf("%s is %v, want %v", k, got.ContextMap()[k], v)
@@ -211,12 +222,14 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	if got.Level != zap.WarnLevel || seen.FilterField(zap.String("event", "acquired")).Len() != 0 {
 		t.Errorf("%+v", seen.All())
 	}
-	if n := series(t, h.metrics(), "lost_total", "default", "too_long").GetCounter().GetValue(); n != 1 {
+	if n := series(t, h.metrics(), "lost_total", "default",
+		"too_long").GetCounter().GetValue(); n != 1 {
 		t.Errorf("%v are counted as lost", n)
 	}
 	// A fixed hold that comes to its own end is not lost.
 	eventually(t, "the end of the fixed hold is counted", func() bool {
-		return series(t, h.metrics(), "releases_total", "default", "fixed_end").GetCounter().GetValue() == 1
+		return series(t, h.metrics(), "releases_total", "default",
+			"fixed_end").GetCounter().GetValue() == 1
 	})
 	if n := seen.FilterField(zap.String("event", "lost")).Len(); n != 1 {
 		t.Errorf("%d losses are logged, want that of k alone", n)
@@ -239,7 +252,8 @@ func TestAdminSocketAnswersAClientForLocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(string(said), "HTTP/1.1 400 ") || !strings.Contains(string(said), "this is the admin socket") {
+	if !strings.HasPrefix(string(said), "HTTP/1.1 400 ") ||
+		!strings.Contains(string(said), "this is the admin socket") {
 		t.Errorf("it said %q", said)
 	}
 }

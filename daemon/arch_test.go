@@ -17,38 +17,51 @@ const module = "github.com/locksidecar/locksidecar/"
 // mayImport says which of our packages each may import. A package counts with
 // everything below it, unless it has a line of its own.
 var mayImport = map[string][]string{
-	"protocol":                 {},
-	"protocol/sock":            {},
-	"protocol/client":          {"protocol", "protocol/sock"},
-	"protocol/conformance":     {"protocol", "protocol/sock", "protocol/client", "renewer", "upstream/embedded", "daemon", "daemon/engine"},
-	"cache":                    {"protocol"},
-	"upstream":                 {"cache"},
-	"upstream/driverkit":       {"protocol/sock", "cache", "upstream"},
-	"upstream/nearest":         {},
-	"upstream/storeurl":        {"upstream/nearest"},
-	"upstream/embedded":        {"cache", "upstream", "upstream/driverkit"},
-	"upstream/redis":           {"protocol/sock", "cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/redlock":         {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/etcd":            {"protocol/sock", "cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/zookeeper":       {"protocol/sock", "cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/mysql":           {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/postgres":        {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
-	"upstream/both":            {"cache", "upstream", "upstream/driverkit"},
-	"upstream/storetest":       {"cache", "upstream"},
-	"upstream/testserver":      {},
-	"renewer":                  {"cache"},
-	"daemon":                   {"protocol", "protocol/sock", "cache", "upstream", "renewer", "daemon/engine", "daemon/admin", "daemon/audit", "daemon/listen", "daemon/peer", "daemon/takeover"},
-	"daemon/engine":            {"protocol", "cache", "upstream", "renewer"},
-	"daemon/audit":             {"protocol", "cache", "daemon/engine"},
-	"daemon/listen":            {},
-	"daemon/peer":              {"protocol/sock", "daemon/engine"},
-	"daemon/admin":             {"protocol", "cache", "upstream", "daemon/engine", "daemon/listen", "daemon/peer", "daemon/admin/page"},
-	"daemon/admin/page":        {"protocol", "daemon/engine"},
-	"daemon/takeover":          {"protocol/sock", "cache", "upstream", "daemon/engine", "daemon/admin"},
-	"daemon/engine/enginetest": {"protocol", "cache", "upstream", "upstream/embedded", "daemon/engine"},
-	"daemon/engine/sim":        {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon/engine"},
-	"cmd/locksidecar": {"protocol", "protocol/client", "protocol/conformance", "cache", "upstream", "upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
-		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/postgres", "upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "daemon/admin", "daemon/takeover", "cmd/locksidecar"},
+	"protocol":        {},
+	"protocol/sock":   {},
+	"protocol/client": {"protocol", "protocol/sock"},
+	"protocol/conformance": {"protocol", "protocol/sock", "protocol/client", "renewer",
+		"upstream/embedded", "daemon", "daemon/engine"},
+	"cache":              {"protocol"},
+	"upstream":           {"cache"},
+	"upstream/driverkit": {"protocol/sock", "cache", "upstream"},
+	"upstream/nearest":   {},
+	"upstream/storeurl":  {"upstream/nearest"},
+	"upstream/embedded":  {"cache", "upstream", "upstream/driverkit"},
+	"upstream/redis": {"protocol/sock", "cache", "upstream", "upstream/driverkit",
+		"upstream/storeurl"},
+	"upstream/redlock": {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
+	"upstream/etcd": {"protocol/sock", "cache", "upstream", "upstream/driverkit",
+		"upstream/storeurl"},
+	"upstream/zookeeper": {"protocol/sock", "cache", "upstream", "upstream/driverkit",
+		"upstream/storeurl"},
+	"upstream/mysql":      {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
+	"upstream/postgres":   {"cache", "upstream", "upstream/driverkit", "upstream/storeurl"},
+	"upstream/both":       {"cache", "upstream", "upstream/driverkit"},
+	"upstream/storetest":  {"cache", "upstream"},
+	"upstream/testserver": {},
+	"renewer":             {"cache"},
+	"daemon": {"protocol", "protocol/sock", "cache", "upstream", "renewer",
+		"daemon/engine", "daemon/admin", "daemon/audit", "daemon/listen", "daemon/peer",
+		"daemon/takeover"},
+	"daemon/engine": {"protocol", "cache", "upstream", "renewer"},
+	"daemon/audit":  {"protocol", "cache", "daemon/engine"},
+	"daemon/listen": {},
+	"daemon/peer":   {"protocol/sock", "daemon/engine"},
+	"daemon/admin": {"protocol", "cache", "upstream", "daemon/engine", "daemon/listen",
+		"daemon/peer", "daemon/admin/page"},
+	"daemon/admin/page": {"protocol", "daemon/engine"},
+	"daemon/takeover": {"protocol/sock", "cache", "upstream", "daemon/engine",
+		"daemon/admin"},
+	"daemon/engine/enginetest": {"protocol", "cache", "upstream", "upstream/embedded",
+		"daemon/engine"},
+	"daemon/engine/sim": {"protocol", "cache", "upstream", "upstream/both", "renewer",
+		"daemon/engine"},
+	"cmd/locksidecar": {"protocol", "protocol/client", "protocol/conformance", "cache", "upstream",
+		"upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
+		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/postgres",
+		"upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "daemon/admin",
+		"daemon/takeover", "cmd/locksidecar"},
 	"bench":      {"protocol", "protocol/client", "bench"},
 	"docs/style": {},
 }
@@ -94,8 +107,8 @@ func TestArrowsGoDown(t *testing.T) {
 	}
 }
 
-// The engine is a functional core: it has no sockets, files or log of its own, and reads no clock but the one that it
-// was given. That is what lets the simulator run it in virtual time.
+// The engine is a functional core: it has no sockets, files or log of its own, and reads no clock
+// but the one that it was given. That is what lets the simulator run it in virtual time.
 func TestTheEngineIsPure(t *testing.T) {
 	files, err := filepath.Glob("engine/*.go")
 	if err != nil || len(files) == 0 {
@@ -117,7 +130,9 @@ func TestTheEngineIsPure(t *testing.T) {
 		}
 		ast.Inspect(f, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {
-				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "AfterFunc"}, s.Sel.Name) {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" &&
+					slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker",
+						"AfterFunc"}, s.Sel.Name) {
 					t.Errorf("%s uses time.%s", name, s.Sel.Name)
 				}
 			}

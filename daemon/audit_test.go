@@ -47,7 +47,8 @@ func audited(t *testing.T) (h *host, of func(name string) []string) {
 	seen := new(auditLog)
 	h = start(t, nil, func(c *daemon.Config) {
 		c.Audit, c.Logging.Audit = seen, true
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 	})
 	return h, func(name string) (lines []string) {
 		for _, m := range seen.all(t) {
@@ -72,7 +73,9 @@ func audited(t *testing.T) (h *host, of func(name string) []string) {
 // all there has come in order.
 func says(t *testing.T, of func(string) []string, name string, want ...string) {
 	t.Helper()
-	eventually(t, fmt.Sprint("the audit says of ", name, ": ", want), func() bool { return len(of(name)) >= len(want) })
+	eventually(t, fmt.Sprint("the audit says of ", name, ": ", want), func() bool {
+		return len(of(name)) >= len(want)
+	})
 	if got := of(name); !slices.Equal(got, want) {
 		t.Errorf("the audit says of %s: %q, want %q", name, got, want)
 	}
@@ -98,14 +101,17 @@ func TestEveryRefusalIsAudited(t *testing.T) {
 			t.Fatalf("%v, want %v", err, no.want)
 		}
 	}
-	if _, err := c.AcquireMany(ctx, []string{"a", "own:b"}, client.AcquireArgs{}); !errors.Is(err, client.ErrDenied) {
+	if _, err := c.AcquireMany(ctx, []string{"a", "own:b"}, client.AcquireArgs{}); !errors.Is(err,
+		client.ErrDenied) {
 		t.Fatal(err)
 	}
 	if _, err := c.Release(ctx, client.ReleaseArgs{Key: "k", Owner: 1, Fence: g.Fence}); err != nil {
 		t.Fatal(err)
 	}
-	says(t, of, "one", "acquired k", "refused k upgrade", "refused k busy", "refused own:k denied", "refused own:b denied", "released k release")
-	if n := series(t, h.metrics(), "acquires_total", "own:", "denied").GetCounter().GetValue(); n != 2 {
+	says(t, of, "one", "acquired k", "refused k upgrade", "refused k busy", "refused own:k denied",
+		"refused own:b denied", "released k release")
+	if n := series(t, h.metrics(), "acquires_total", "own:",
+		"denied").GetCounter().GetValue(); n != 2 {
 		t.Errorf("%v are counted as denied", n)
 	}
 }
@@ -114,16 +120,19 @@ func TestEveryRefusalIsAudited(t *testing.T) {
 // told; not what was tried on the way.
 func TestTheAuditOfManyKeysIsWhatTheClientWasTold(t *testing.T) {
 	h, of := audited(t)
-	one, two, ctx := h.dial(client.Options{Name: "one"}), h.dial(client.Options{Name: "two"}), t.Context()
+	one, two, ctx := h.dial(client.Options{Name: "one"}),
+		h.dial(client.Options{Name: "two"}), t.Context()
 	g, err := one.Acquire(ctx, client.AcquireArgs{Key: "b", Owner: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	keys := []string{"c", "b", "a"}
-	if _, err := two.AcquireMany(ctx, keys, client.AcquireArgs{Owner: 1}); !errors.Is(err, client.ErrBusy) {
+	if _, err := two.AcquireMany(ctx, keys, client.AcquireArgs{Owner: 1}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatal(err)
 	}
-	says(t, of, "two", "acquired a", "acquired c", "released c given_back", "released a given_back", "refused b busy")
+	says(t, of, "two", "acquired a", "acquired c", "released c given_back", "released a given_back",
+		"refused b busy")
 	got := make(chan error, 1)
 	go func() {
 		_, err := two.AcquireMany(ctx, keys, client.AcquireArgs{Owner: 1, Wait: client.Forever})
@@ -139,7 +148,8 @@ func TestTheAuditOfManyKeysIsWhatTheClientWasTold(t *testing.T) {
 	if err := <-got; err != nil {
 		t.Fatal(err)
 	}
-	says(t, of, "two", "acquired a", "acquired c", "released c given_back", "released a given_back", "refused b busy",
+	says(t, of, "two", "acquired a", "acquired c", "released c given_back", "released a given_back",
+		"refused b busy",
 		"acquired a", "acquired c", "released c given_back", "acquired b", "acquired c")
 	all := h.metrics()
 	if n := series(t, all, "releases_total", "default", "given_back").GetCounter().GetValue(); n != 3 {

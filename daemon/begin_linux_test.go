@@ -21,11 +21,14 @@ type unreachable struct {
 	looks func() // called whenever somebody asks what kind of store it is
 }
 
-func (s *unreachable) Apply(context.Context, []upstream.Op, []upstream.Result) error { return s.why }
-func (s *unreachable) Ping(context.Context) error                                    { return s.why }
-func (s *unreachable) Hints() <-chan upstream.Hint                                   { return nil }
-func (s *unreachable) Sessions() <-chan upstream.Session                             { return nil }
-func (s *unreachable) Close() error                                                  { return nil }
+func (s *unreachable) Apply(context.Context, []upstream.Op,
+	[]upstream.Result) error {
+	return s.why
+}
+func (s *unreachable) Ping(context.Context) error        { return s.why }
+func (s *unreachable) Hints() <-chan upstream.Hint       { return nil }
+func (s *unreachable) Sessions() <-chan upstream.Session { return nil }
+func (s *unreachable) Close() error                      { return nil }
 
 func (*unreachable) Capabilities() (none upstream.Capabilities) { return none }
 
@@ -34,8 +37,8 @@ func (s *unreachable) Info() upstream.Info {
 	return upstream.Info{Name: "unreachable", Timeout: time.Second}
 }
 
-// A store was down when it was taken over, and still is. The first news of that come while the process that
-// has taken over still begins: they count.
+// A store was down when it was taken over, and still is. The first news of that come while the
+// process that has taken over still begins: they count.
 func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	now := fmt.Errorf("%w: now", upstream.ErrDown)
 	var d *Daemon
@@ -43,7 +46,8 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	first := &unreachable{why: now, looks: func() {}}
 	second := &unreachable{why: now, looks: func() { // it is started behind the first one
 		end := time.Now().Add(30 * time.Second)
-		for begins.Load() && !errors.Is(d.engine.StoreNamed("first").Down(), now) && time.Now().Before(end) {
+		for begins.Load() && !errors.Is(d.engine.StoreNamed("first").Down(), now) &&
+			time.Now().Before(end) {
 			time.Sleep(time.Millisecond)
 		}
 	}}
@@ -73,8 +77,8 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	}
 }
 
-// A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity ends
-// meanwhile, whatever makes it short.
+// A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity
+// ends meanwhile, whatever makes it short.
 func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -83,8 +87,10 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 		most time.Duration
 	}{
 		{"ttl", engine.Namespace{TTL: 20 * time.Second}, upstream.Info{}, 2 * time.Second},
-		{"heartbeat", engine.Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{}, time.Second / 3},
-		{"store session", engine.Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second}, 2 * time.Second},
+		{"heartbeat", engine.Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{},
+			time.Second / 3},
+		{"store session", engine.Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second},
+			2 * time.Second},
 		{"anything", engine.Namespace{TTL: time.Hour}, upstream.Info{}, maxFreeze},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -104,7 +110,8 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 	}
 }
 
-// A dropped store without leases has a request in flight when a takeover begins. The takeover waits for it.
+// A dropped store without leases has a request in flight when a takeover begins. The takeover waits
+// for it.
 func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	first, second := &unreachable{looks: func() {}}, &unreachable{looks: func() {}}
 	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{

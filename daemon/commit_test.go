@@ -23,7 +23,8 @@ func TestCommitComesLast(t *testing.T) {
 	})
 	first := serving(unused)
 	first.Commit = func() error { return refused }
-	if _, err := daemon.Listen(daemon.Config{Socket: socket, Serving: first}); !errors.Is(err, refused) {
+	if _, err := daemon.Listen(daemon.Config{Socket: socket, Serving: first}); !errors.Is(err,
+		refused) {
 		t.Errorf("Listen: %v", err)
 	}
 	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +32,9 @@ func TestCommitComesLast(t *testing.T) {
 	}
 
 	calls := 0
-	h := start(t, inMemory(t), func(c *daemon.Config) { c.Commit = func() error { calls++; return nil } })
+	h := start(t, inMemory(t), func(c *daemon.Config) {
+		c.Commit = func() error { calls++; return nil }
+	})
 	if calls != 1 {
 		t.Errorf("Listen: %d calls", calls)
 	}

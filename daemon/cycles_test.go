@@ -29,7 +29,8 @@ func TestARingOfWaitsIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := start(t, store, func(c *daemon.Config) { c.Log = zap.New(core) })
-	a, b, c := h.dial(client.Options{Name: "a"}), h.dial(client.Options{Name: "b"}), h.dial(client.Options{Name: "c"})
+	a, b, c := h.dial(client.Options{Name: "a"}), h.dial(client.Options{Name: "b"}),
+		h.dial(client.Options{Name: "c"})
 	hold := func(c *client.Client, owner uint64, key string) {
 		acquire(t, c, client.AcquireArgs{Key: key, Owner: owner, TTL: short})
 	}
@@ -39,7 +40,8 @@ func TestARingOfWaitsIsReported(t *testing.T) {
 	wait := func(c *client.Client, owner uint64, key string) {
 		waits++
 		go func() {
-			_, err := c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: owner, TTL: short, Wait: client.Forever})
+			_, err := c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: owner, TTL: short,
+				Wait: client.Forever})
 			ended <- err
 		}()
 	}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The dashboard, the alerts and the runbook ask for metrics, labels' values and all, that there are.
+// The dashboard, the alerts and the runbook ask for metrics, labels' values and all, that there
+// are.
 func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	h := start(t, nil, nil)
 	all := h.metrics()
@@ -28,7 +29,8 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 	label := regexp.MustCompile(`(result|reason|cause|code|lane)\s*(=~|!~|!=|=)\s*\\?"([^"\\]*)\\?"`)
 	of := "locksidecar_upstream_connections" // which the embedded store does not have
 	seen := 0
-	for _, glob := range []string{"../deploy/grafana/*.json", "../deploy/prometheus/*.rules.yaml", "../docs/operate/[^s]*.md", "../docs/operate/s[ei]*.md"} {
+	for _, glob := range []string{"../deploy/grafana/*.json", "../deploy/prometheus/*.rules.yaml",
+		"../docs/operate/[^s]*.md", "../docs/operate/s[ei]*.md"} {
 		files, err := filepath.Glob(glob)
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", glob, err)
@@ -52,7 +54,8 @@ func TestDashboardAndAlertsNameMetricsThatExist(t *testing.T) {
 				seen++
 				for _, l := range label.FindAllStringSubmatch(match, -1) {
 					for v := range strings.SplitSeq(l[3], "|") {
-						if have := values[name+" "+l[1]]; !have[v] && !strings.HasPrefix(v, "$") && v != "" && !strings.ContainsAny(v, ".*") {
+						if have := values[name+" "+l[1]]; !have[v] && !strings.HasPrefix(v, "$") && v != "" &&
+							!strings.ContainsAny(v, ".*") {
 							t.Errorf("%s: %s is never %q in %s", file, l[1], v, name)
 						}
 					}

@@ -1,6 +1,7 @@
 package daemon
 
-// EndTakenOver ends what a process leaves running that another one has taken over from. Serve has returned.
+// EndTakenOver ends what a process leaves running that another one has taken over from. Serve has
+// returned.
 func (d *Daemon) EndTakenOver() {
 	d.freezing.Lock()
 	d.thaw()

@@ -13,4 +13,7 @@ func (d *Daemon) Engine() *engine.Engine { return d.engine }
 func (d *Daemon) Started() <-chan struct{} { return d.started }
 
 // AdminAddr is where the admin listener listens on TCP.
-func (d *Daemon) AdminAddr() net.Addr { return d.admin.Listeners()["tcp "+d.cfg.AdminListen].Addr() }
+func (d *Daemon) AdminAddr() net.Addr {
+	return d.admin.Listeners()["tcp "+
+		d.cfg.AdminListen].Addr()
+}

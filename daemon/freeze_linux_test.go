@@ -17,18 +17,19 @@ import (
 
 var errKeep = errors.New("the manager keeps nothing")
 
-// A store that a reload has dropped, and that has no users, does not stand in the way of a takeover.
-// Its end and the takeover do not wait for each other.
+// A store that a reload has dropped, and that has no users, does not stand in the way of a
+// takeover. Its end and the takeover do not wait for each other.
 func TestAnEmptyStoreIsLeftBeforeATakeover(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})
 	for range 10 {
 		second, closed := inMemory(t), make(chan struct{})
 		both := serving(h.store)
-		both.Stores = append(both.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() {
-			_ = second.Close()
-			close(closed)
-		}})
+		both.Stores = append(both.Stores, daemon.StoreConfig{Name: "second", Store: second,
+			Close: func() {
+				_ = second.Close()
+				close(closed)
+			}})
 		both.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
 		if err := h.d.Reload(both); err != nil {
 			t.Fatal(err)
@@ -58,7 +59,8 @@ func TestASessionEndsDuringATakeover(t *testing.T) {
 	requests := func(r *raw, first int, wait int64) {
 		var b []byte
 		for i := range keys {
-			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: uint64(2 + first + i), Key: fmt.Append(nil, first+i), Wait: wait})
+			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire,
+				ID: uint64(2 + first + i), Key: fmt.Append(nil, first+i), Wait: wait})
 		}
 		r.bytes(b)
 	}
@@ -179,7 +181,8 @@ func (l *heldLog) Write(b []byte) (int, error) {
 	return l.auditLog.Write(b)
 }
 
-// The reader of the log is slow when another process takes over. What has happened before is written all the same.
+// The reader of the log is slow when another process takes over. What has happened before is
+// written all the same.
 func TestTheAuditIsWholeAfterATakeover(t *testing.T) {
 	seen := &heldLog{begun: make(chan struct{}), on: make(chan struct{})}
 	spans := make(chan string, 2)

@@ -53,7 +53,8 @@ func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *hos
 	if store == nil {
 		store = embeddedStore(t)
 	}
-	cfg := daemon.Config{Socket: socket, Serving: serving(store), Log: zaptest.NewLogger(t), Version: "test"}
+	cfg := daemon.Config{Socket: socket, Serving: serving(store), Log: zaptest.NewLogger(t),
+		Version: "test"}
 	if change != nil {
 		change(&cfg)
 	}

@@ -27,7 +27,8 @@ func (s *unanswered) Capabilities() upstream.Capabilities {
 	return c
 }
 
-func (s *unanswered) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
+func (s *unanswered) Holders(ctx context.Context, key string, mode cache.Mode,
+	limit int) ([]upstream.Lock, error) {
 	locks, err := s.Store.Holders(ctx, key, mode, limit)
 	for i := range locks {
 		locks[i].Asker = s
@@ -46,7 +47,8 @@ func (s *unanswered) Ask(ctx context.Context, _ []*upstream.Question) {
 	}
 }
 
-// A client waits for a key that another host holds. A view asks that host. The takeover does not wait for the answer.
+// A client waits for a key that another host holds. A view asks that host. The takeover does not
+// wait for the answer.
 func TestATakeoverDoesNotWaitForAnswersOfOtherHosts(t *testing.T) {
 	server := testserver.StartRedis(t)
 	cfg, err := redis.Parse(server.URL() + "?timeout=10s")

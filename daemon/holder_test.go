@@ -49,7 +49,8 @@ func holders(t testing.TB, c *client.Client, key string, mode protocol.Mode) pro
 }
 
 // heldBy waits until a key's holders have these names.
-func heldBy(t testing.TB, c *client.Client, key string, mode protocol.Mode, want string) (st protocol.State) {
+func heldBy(t testing.TB, c *client.Client, key string, mode protocol.Mode,
+	want string) (st protocol.State) {
 	t.Helper()
 	eventually(t, key+" is held by "+want, func() bool {
 		st = holders(t, c, key, mode)
@@ -70,23 +71,28 @@ func registrations(t testing.TB, server *testserver.Redis) []string {
 func TestTheHolderIsNamedOnEveryHost(t *testing.T) {
 	server := testserver.StartRedis(t)
 	h1, h2 := named(t, server, "web-1", nil), named(t, server, "web-2", nil)
-	c1, c2 := h1.dial(client.Options{Name: "backup", Label: "nightly"}), h2.dial(client.Options{Name: "other"})
+	c1, c2 := h1.dial(client.Options{Name: "backup", Label: "nightly"}),
+		h2.dial(client.Options{Name: "other"})
 
 	if st := holders(t, c2, "k", protocol.Exclusive); st.Held != protocol.HeldNot || len(st.By) != 0 {
 		t.Errorf("free: %+v", st)
 	}
 	g := acquire(t, c1, client.AcquireArgs{Key: "k"})
 	st := heldBy(t, c2, "k", protocol.Exclusive, "web-1")
-	if by := st.By[0]; st.Held != protocol.HeldThere || st.Left <= 0 || by.Kind != protocol.HolderDaemon || by.Daemon != uint64(os.Getpid()) ||
-		by.Version != "test" || by.Started == 0 || by.PID != 0 || by.Client != "" || by.Fence != 0 || by.UID != -1 {
+	if by := st.By[0]; st.Held != protocol.HeldThere || st.Left <= 0 ||
+		by.Kind != protocol.HolderDaemon || by.Daemon != uint64(os.Getpid()) ||
+		by.Version != "test" || by.Started == 0 || by.PID != 0 || by.Client != "" ||
+		by.Fence != 0 || by.UID != -1 {
 		t.Errorf("elsewhere: %+v", st)
 	}
 	st = holders(t, c1, "k", protocol.Exclusive)
 	if len(st.By) != 1 {
 		t.Fatalf("here: %+v", st)
 	}
-	if by := st.By[0]; st.Held != protocol.HeldHere || st.Fence != g.Fence || by.Kind != protocol.HolderHere || by.Host != "web-1" ||
-		by.PID != uint64(os.Getpid()) || by.UID != int64(os.Getuid()) || by.Client != "backup/nightly" || by.Fence != g.Fence || by.Held < 0 || by.Session == 0 {
+	if by := st.By[0]; st.Held != protocol.HeldHere || st.Fence != g.Fence ||
+		by.Kind != protocol.HolderHere || by.Host != "web-1" ||
+		by.PID != uint64(os.Getpid()) || by.UID != int64(os.Getuid()) || by.Client != "backup/nightly" ||
+		by.Fence != g.Fence || by.Held < 0 || by.Session == 0 {
 		t.Errorf("here: %+v", st)
 	}
 
@@ -95,9 +101,11 @@ func TestTheHolderIsNamedOnEveryHost(t *testing.T) {
 	acquire(t, c2, client.AcquireArgs{Key: "r", Mode: protocol.Shared})
 	acquire(t, c1, client.AcquireArgs{Key: "s", Mode: protocol.Permit, Permits: 3})
 	for _, c := range []*client.Client{c1, c2} {
-		heldBy(t, c, "s", protocol.Permit, map[bool]string{true: "process " + pid() + " (backup/nightly)", false: "web-1"}[c == c1])
+		heldBy(t, c, "s", protocol.Permit, map[bool]string{true: "process " + pid() + " (backup/nightly)",
+			false: "web-1"}[c == c1])
 	}
-	if st := heldBy(t, c2, "r", protocol.Exclusive, "process "+pid()+" (other), web-1"); st.Held != protocol.HeldHere || st.Mode != protocol.Shared {
+	if st := heldBy(t, c2, "r", protocol.Exclusive,
+		"process "+pid()+" (other), web-1"); st.Held != protocol.HeldHere || st.Mode != protocol.Shared {
 		t.Errorf("readers: %+v", st)
 	}
 
@@ -110,11 +118,13 @@ func TestTheHolderIsNamedOnEveryHost(t *testing.T) {
 	h2.queue(c2, "k", 7, time.Minute)
 	eventually(t, "the view names the holder", func() bool {
 		v := h2.view(engine.ViewQuery{Prefix: "k"})
-		return len(v.Waiters) == 1 && v.Waiters[0].Behind == nil && v.Waiters[0].Holder != nil && v.Waiters[0].Holder.Host == "web-1"
+		return len(v.Waiters) == 1 && v.Waiters[0].Behind == nil && v.Waiters[0].Holder != nil &&
+			v.Waiters[0].Holder.Host == "web-1"
 	})
 }
 
-// The time of a holder on another host counts from the grant of the host's lease, which a handoff keeps.
+// The time of a holder on another host counts from the grant of the host's lease, which a handoff
+// keeps.
 func TestEveryHostSeesForHowLongALockIsHeld(t *testing.T) {
 	server := testserver.StartRedis(t)
 	h1, h2 := named(t, server, "web-1", nil), named(t, server, "web-2", nil)
@@ -125,7 +135,8 @@ func TestEveryHostSeesForHowLongALockIsHeld(t *testing.T) {
 			inspected = protocol.Exclusive
 		}
 		begin := time.Now()
-		g := acquire(t, c1, client.AcquireArgs{Key: key, Mode: mode, Permits: map[bool]uint32{true: 3}[mode == protocol.Permit]})
+		g := acquire(t, c1, client.AcquireArgs{Key: key, Mode: mode,
+			Permits: map[bool]uint32{true: 3}[mode == protocol.Permit]})
 		granted := time.Now()
 		want := func() {
 			t.Helper()
@@ -137,7 +148,8 @@ func TestEveryHostSeesForHowLongALockIsHeld(t *testing.T) {
 				}
 				held := time.Duration(st.By[0].Held) * time.Millisecond
 				if held < before.Sub(granted)-10*time.Millisecond || held > time.Since(begin) {
-					t.Fatalf("held for %v, but granted between %v and %v ago", held, before.Sub(granted), time.Since(begin))
+					t.Fatalf("held for %v, but granted between %v and %v ago", held, before.Sub(granted),
+						time.Since(begin))
 				}
 				return true
 			})
@@ -171,23 +183,27 @@ func TestHoldersWithoutAName(t *testing.T) {
 	heldBy(t, c2, "k", protocol.Exclusive, "web-1")
 
 	// An older daemon has no entry, nor has one whose entry has ended.
-	name := "locksidecar:{}:daemon:" + strings.Split(server.Admin().Get(t.Context(), "lock:k").Val(), ".")[0]
+	name := "locksidecar:{}:daemon:" + strings.Split(server.Admin().Get(t.Context(), "lock:k").Val(),
+		".")[0]
 	if n := server.Admin().Del(t.Context(), name).Val(); n != 1 {
 		t.Fatalf("%d entries deleted, of %q", n, registrations(t, server))
 	}
 	st := heldBy(t, c2, "k", protocol.Exclusive, "an unregistered daemon")
-	if by := st.By[0]; by.Kind != protocol.HolderUnregistered || by.Host != "" || by.Name == "" || st.Held != protocol.HeldThere {
+	if by := st.By[0]; by.Kind != protocol.HolderUnregistered || by.Host != "" || by.Name == "" ||
+		st.Held != protocol.HeldThere {
 		t.Errorf("%+v", st)
 	}
 	// Anybody who can write to the store can write there.
-	server.Admin().Set(t.Context(), name, `{"host":"\u001b[31mweb\n\u202e","version":"<script>"}`, time.Minute)
+	server.Admin().Set(t.Context(), name, `{"host":"\u001b[31mweb\n\u202e","version":"<script>"}`,
+		time.Minute)
 	heldBy(t, c2, "k", protocol.Exclusive, "\ufffd[31mweb\ufffd\ufffd")
 	server.Admin().Set(t.Context(), name, strings.Repeat("x", 1<<20), time.Minute)
 	heldBy(t, c2, "k", protocol.Exclusive, "an unregistered daemon")
 
 	server.Admin().Set(t.Context(), "lock:theirs", "token of another program", time.Minute)
 	st = heldBy(t, c2, "theirs", protocol.Exclusive, "another program")
-	if by := st.By[0]; by.Kind != protocol.HolderForeign || by.Name != "token of another program" || by.Left <= 0 {
+	if by := st.By[0]; by.Kind != protocol.HolderForeign ||
+		by.Name != "token of another program" || by.Left <= 0 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -196,7 +212,8 @@ func TestEntriesEndWithTheirDaemons(t *testing.T) {
 	server := testserver.StartRedis(t)
 	h := named(t, server, "web-1", nil)
 	eventually(t, "it has registered", func() bool { return len(registrations(t, server)) == 1 })
-	if ttl := server.Admin().PTTL(t.Context(), registrations(t, server)[0]).Val(); ttl <= 0 || ttl > 90*time.Second {
+	if ttl := server.Admin().PTTL(t.Context(), registrations(t, server)[0]).Val(); ttl <= 0 ||
+		ttl > 90*time.Second {
 		t.Errorf("the entry ends in %v", ttl)
 	}
 	h.stop()
@@ -214,12 +231,14 @@ func TestHoldersAreForThoseWhoMayUseTheKey(t *testing.T) {
 	nobody := 4_000_000 // no user of this test
 	h1 := named(t, server, "web-1", nil)
 	h2 := named(t, server, "web-2", func(c *daemon.Config) {
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "secret:", Store: "store", Users: []int{nobody}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "secret:", Store: "store", Users: []int{nobody}}}
 	})
 	c1, c2 := h1.dial(client.Options{}), h2.dial(client.Options{})
 	acquire(t, c1, client.AcquireArgs{Key: "secret:k"})
 	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
-		if st, err := c2.InspectHolders(t.Context(), "secret:k", mode); !errors.Is(err, client.ErrDenied) || len(st.By) != 0 {
+		if st, err := c2.InspectHolders(t.Context(), "secret:k", mode); !errors.Is(err,
+			client.ErrDenied) || len(st.By) != 0 {
 			t.Errorf("%+v, %v", st, err)
 		}
 	}
@@ -257,7 +276,8 @@ func (s stubborn) Registered(context.Context, []string) (map[string]upstream.Reg
 	return nil, errors.New("never")
 }
 
-func (s stubborn) Holders(ctx context.Context, _ string, _ cache.Mode, _ int) ([]upstream.Lock, error) {
+func (s stubborn) Holders(ctx context.Context, _ string, _ cache.Mode,
+	_ int) ([]upstream.Lock, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -275,7 +295,9 @@ func TestLocksDoNotDependOnRegistrations(t *testing.T) {
 	}()
 	for range 3 {
 		g := acquire(t, c, client.AcquireArgs{Key: "k"})
-		if st := holders(t, c, "k", protocol.Exclusive); len(st.By) != 1 || st.By[0].Kind != protocol.HolderHere { // this host knows
+		// this host knows
+		if st := holders(t, c, "k", protocol.Exclusive); len(st.By) != 1 ||
+			st.By[0].Kind != protocol.HolderHere {
 			t.Errorf("%+v", st)
 		}
 		if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); err != nil {
@@ -300,7 +322,8 @@ func holdSilently(t testing.TB, server *testserver.Redis, n int) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = s.Close() })
-		ops, res := []upstream.Op{{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Token: 1, TTL: 10 * time.Minute}}, make([]upstream.Result, 1)
+		ops, res := []upstream.Op{{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Token: 1,
+			TTL: 10 * time.Minute}}, make([]upstream.Result, 1)
 		if err := s.Apply(t.Context(), ops, res); err != nil || res[0].Status != cache.Granted {
 			t.Fatal(res, err)
 		}
@@ -311,7 +334,8 @@ func holdSilently(t testing.TB, server *testserver.Redis, n int) {
 	}
 }
 
-// A view names the holders of all keys that clients wait for, although none of the holders' hosts answers questions.
+// A view names the holders of all keys that clients wait for, although none of the holders' hosts
+// answers questions.
 func TestAViewWaitsForAllSilentHostsAtOnce(t *testing.T) {
 	t.Parallel()
 	const keys = 30

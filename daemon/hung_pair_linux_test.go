@@ -12,7 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// hangs is two stores, one of which hangs once hung is set: what ends a lease is sent, and is not answered until then.
+// hangs is two stores, one of which hangs once hung is set: what ends a lease is sent, and is not
+// answered until then.
 type hangs struct {
 	upstream.Store
 	hung  atomic.Bool
@@ -73,8 +74,8 @@ func (s *hangs) goDown(h *host, c *client.Client) {
 	})
 }
 
-// One of two stores hangs, and a lock that is in both has been released. Another process can take over all the same, as
-// it can while a single store is down.
+// One of two stores hangs, and a lock that is in both has been released. Another process can take
+// over all the same, as it can while a single store is down.
 func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 	s := &hangs{Store: embeddedStore(t)}
 	h := start(t, s, nil)
@@ -82,7 +83,8 @@ func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 	c := h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: 30 * time.Second})
 	s.goDown(h, c)
-	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err, client.ErrUnknown) {
+	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err,
+		client.ErrUnknown) {
 		t.Fatal(err)
 	}
 	eventually(t, "the release is sent", func() bool { return s.sent.Load() > 0 })
@@ -94,8 +96,8 @@ func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 	}
 }
 
-// A daemon that ends waits for a store to confirm what was released, two seconds at the most. So it does for the one
-// of two stores that is there.
+// A daemon that ends waits for a store to confirm what was released, two seconds at the most. So it
+// does for the one of two stores that is there.
 func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, down := range []bool{false, true} {
@@ -122,7 +124,8 @@ func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
 	}
 }
 
-// stuck is a store that hangs once hung is set. It does not answer what ends leases, and fails everything else.
+// stuck is a store that hangs once hung is set. It does not answer what ends leases, and fails
+// everything else.
 type stuck struct{ hangs }
 
 func (s *stuck) Info() upstream.Info {
@@ -133,7 +136,8 @@ func (s *stuck) Info() upstream.Info {
 
 func (s *stuck) Sessions() <-chan upstream.Session { return nil }
 
-// A release-many waits behind two releases that are on their way to a store that hangs. Another process can take over.
+// A release-many waits behind two releases that are on their way to a store that hangs. Another
+// process can take over.
 func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 	s := &stuck{hangs{Store: embeddedStore(t)}}
 	h := start(t, s, nil)
@@ -142,7 +146,8 @@ func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 	var fences []uint64
 	for i := range 5 {
 		keys = append(keys, fmt.Sprint("k", i))
-		fences = append(fences, acquire(t, c, client.AcquireArgs{Key: keys[i], TTL: 60 * time.Second}).Fence)
+		fences = append(fences, acquire(t, c, client.AcquireArgs{Key: keys[i],
+			TTL: 60 * time.Second}).Fence)
 	}
 	main := h.d.Engine().Stores()[0].Main()
 	s.hung.Store(true)
@@ -153,8 +158,11 @@ func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 	}
 	go func() { _, _ = c.ReleaseMany(t.Context(), keys[2:4], fences[2:4], client.ReleaseArgs{}) }()
 	eventually(t, "the release-many waits", func() bool { w, _ := main.Depth(); return w == 2 })
-	go func() { _, _ = c.Renew(t.Context(), keys[4], 0, fences[4], time.Minute) }() // it has a lane of its own, and so the pinger hears of it
-	eventually(t, "the store is known to be down", func() bool { return h.d.Engine().Stores()[0].Down() != nil })
+	// it has a lane of its own, and so the pinger hears of it
+	go func() { _, _ = c.Renew(t.Context(), keys[4], 0, fences[4], time.Minute) }()
+	eventually(t, "the store is known to be down", func() bool {
+		return h.d.Engine().Stores()[0].Down() != nil
+	})
 	for range 3 {
 		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)

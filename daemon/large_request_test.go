@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A client writes a large request, a part of it for each keepalive: it cannot put a ping into its midst. "Anything sent
-// counts", says PROTOCOL.md, so it is not silent.
+// A client writes a large request, a part of it for each keepalive: it cannot put a ping into its
+// midst. "Anything sent counts", says PROTOCOL.md, so it is not silent.
 func TestAClientInTheMidstOfALargeRequestIsNotSilent(t *testing.T) {
 	t.Parallel()
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})

@@ -35,7 +35,8 @@ func TestALiveSocketIsRefusedAndAStaleOneTakenOver(t *testing.T) {
 	h := start(t, nil, nil)
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: h.socket, Serving: serving(s)}); !errors.Is(err, daemon.ErrInUse) {
+	if _, err := daemon.Listen(daemon.Config{Socket: h.socket, Serving: serving(s)}); !errors.Is(err,
+		daemon.ErrInUse) {
 		t.Fatalf("a second daemon on a live socket: %v", err)
 	}
 	// One that died: its socket is there, its lock is gone.
@@ -56,7 +57,8 @@ func TestASocketThatIsNoneIsLeftAlone(t *testing.T) {
 	}
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: path, Serving: serving(s)}); !errors.Is(err, daemon.ErrSocket) {
+	if _, err := daemon.Listen(daemon.Config{Socket: path, Serving: serving(s)}); !errors.Is(err,
+		daemon.ErrSocket) {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
@@ -74,7 +76,8 @@ func TestADirectoryOpenToAllIsRefused(t *testing.T) {
 	}
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: filepath.Join(dir, "s"), Serving: serving(s)}); !errors.Is(err, daemon.ErrSocket) {
+	if _, err := daemon.Listen(daemon.Config{Socket: filepath.Join(dir, "s"),
+		Serving: serving(s)}); !errors.Is(err, daemon.ErrSocket) {
 		t.Fatal(err)
 	}
 }
@@ -107,7 +110,8 @@ func TestDrainLetsHoldersFinishAndRefusesOthers(t *testing.T) {
 	if err := <-waits; !errors.Is(err, client.ErrDraining) {
 		t.Fatalf("a waiter during the drain: %v", err)
 	}
-	if _, err := w.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err, client.ErrDraining) {
+	if _, err := w.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err,
+		client.ErrDraining) {
 		t.Fatalf("a new acquire during the drain: %v", err)
 	}
 	acquire(t, c, client.AcquireArgs{Key: "k"}) // re-entry is not new
@@ -145,7 +149,8 @@ func TestADrainThatHoldersOutlastEndsAndTellsThem(t *testing.T) {
 	if len(lost) != 1 {
 		t.Fatalf("%+v", lost)
 	}
-	if m := lost[0].ContextMap(); m["key"] != "k" || m["fence"] != g.Fence || m["reason"] != "shutdown" {
+	if m := lost[0].ContextMap(); m["key"] != "k" || m["fence"] != g.Fence ||
+		m["reason"] != "shutdown" {
 		t.Errorf("%+v", m)
 	}
 }
@@ -221,8 +226,8 @@ func (s *stalling) Apply(ctx context.Context, ops []upstream.Op, results []upstr
 	return s.Store.Apply(ctx, ops, results)
 }
 
-// The last release of a drain is answered before its session is ended, however long the store takes,
-// and so is any other request that a store has.
+// The last release of a drain is answered before its session is ended, however long the store
+// takes, and so is any other request that a store has.
 func TestADrainAnswersTheLastRelease(t *testing.T) {
 	store := inMemory(t)
 	slow := &stalling{store, make(chan struct{}, 10), make(chan struct{})}
@@ -257,8 +262,8 @@ func TestADrainAnswersTheLastRelease(t *testing.T) {
 	h.done <- nil
 }
 
-// A drain tells all sessions, those too that have just been accepted and have said nothing. This is for the
-// race detector.
+// A drain tells all sessions, those too that have just been accepted and have said nothing. This is
+// for the race detector.
 func TestADrainTellsASessionThatHasJustBegun(t *testing.T) {
 	for range 5 {
 		h := start(t, nil, nil)

@@ -19,7 +19,8 @@ import (
 // limited is refused for a limit, and the text says whose.
 func limited(t testing.TB, c *client.Client, a client.AcquireArgs, whose string) {
 	t.Helper()
-	if _, err := c.Acquire(t.Context(), a); !errors.Is(err, client.ErrLimit) || !strings.Contains(err.Error(), whose) {
+	if _, err := c.Acquire(t.Context(), a); !errors.Is(err, client.ErrLimit) ||
+		!strings.Contains(err.Error(), whose) {
 		t.Fatalf("%+v: %v, and not a limit of %q", a, err, whose)
 	}
 }
@@ -32,7 +33,8 @@ func waitFor(t testing.TB, c *client.Client, key string) <-chan error {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	if _, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte(key), Owner: c.NewOwner(), Wait: protocol.WaitAlways},
+	if _, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte(key), Owner: c.NewOwner(),
+		Wait: protocol.WaitAlways},
 		func(r *client.Reply) { done <- r.Err }); err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +108,8 @@ func TestALimitOfHoldsIsOneOfGrants(t *testing.T) {
 					go func(one <-chan error) { done <- <-one }(waitFor(t, waiter, fmt.Sprint(n)))
 				}
 			}
-			if whose != "session" { // four are held: the fifth is somebody's, and the one that waits gets none
+			// four are held: the fifth is somebody's, and the one that waits gets none
+			if whose != "session" {
 				acquire(t, holders[0], client.AcquireArgs{Key: "fifth"})
 				next := serving(h.store)
 				next.Limits.Users.Holds, next.Namespaces = 2, []engine.Namespace{{Store: "store", MaxHolds: 2}}
@@ -183,10 +186,12 @@ func TestWhatAStoreHasYetToAnswerCounts(t *testing.T) {
 		r := h.raw().hello()
 		for n := range uint64(200) {
 			key := fmt.Appendf(nil, "%d-%d", i, n)
-			r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 1000 + n, Key: key, Wait: protocol.WaitAlways})
+			r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 1000 + n, Key: key,
+				Wait: protocol.WaitAlways})
 			r.send(&protocol.Request{Op: protocol.OpCancel, ID: 2, Target: 1000 + n, Key: key})
 		}
-		if got := r.answers(1000, 200); got[protocol.Canceled] != want || got[protocol.Limit] != 200-want {
+		if got := r.answers(1000, 200); got[protocol.Canceled] != want ||
+			got[protocol.Limit] != 200-want {
 			t.Fatalf("%v, and not %d canceled; %v", got, want, h.d.Engine().Residue())
 		}
 		_ = r.Close()
@@ -265,7 +270,8 @@ func TestQuestionsToAStoreAreBounded(t *testing.T) {
 func TestCancelsOfOneRequestAreBounded(t *testing.T) {
 	h, p := stalled(t, nil)
 	r := h.raw().hello()
-	r.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2, Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
+	r.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2,
+		Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
 	for n := range uint64(100) {
 		r.send(&protocol.Request{Op: protocol.OpCancel, ID: 1000 + n, Target: 2, Key: []byte("a")})
 	}

@@ -39,10 +39,12 @@ func TestExclusiveLockExcludesUntilReleased(t *testing.T) {
 	if g.Fence == 0 || g.Left == 0 {
 		t.Fatalf("grant says too little: %+v", g)
 	}
-	if _, err := b.Acquire(t.Context(), client.AcquireArgs{Key: "k"}); !errors.Is(err, client.ErrBusy) {
+	if _, err := b.Acquire(t.Context(), client.AcquireArgs{Key: "k"}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatalf("try of a held key: %v", err)
 	}
-	if _, err := b.Acquire(t.Context(), client.AcquireArgs{Key: "k", Wait: 10 * time.Millisecond}); !errors.Is(err, client.ErrTimeout) {
+	if _, err := b.Acquire(t.Context(), client.AcquireArgs{Key: "k",
+		Wait: 10 * time.Millisecond}); !errors.Is(err, client.ErrTimeout) {
 		t.Fatalf("bounded wait for a held key: %v", err)
 	}
 	release(t, a, "k", 0, g.Fence)
@@ -102,13 +104,15 @@ func TestReentryCountsPerOwner(t *testing.T) {
 	if g2.Fence != g1.Fence || g2.Count != 2 {
 		t.Fatalf("re-entry: %+v after %+v", g2, g1)
 	}
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 2}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 2}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatalf("another owner of the same session: %v", err)
 	}
 	if left := release(t, c, "k", 1, g1.Fence); left != 1 {
 		t.Fatalf("count after one release: %d", left)
 	}
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 2}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 2}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatalf("still held once: %v", err)
 	}
 	release(t, c, "k", 1, g1.Fence)
@@ -120,7 +124,8 @@ func TestReadersShareAndAWaitingWriterGoesBeforeLaterReaders(t *testing.T) {
 	c := h.dial(client.Options{})
 	r1 := acquire(t, c, client.AcquireArgs{Key: "k", Owner: 1, Mode: protocol.Shared})
 	r2 := acquire(t, c, client.AcquireArgs{Key: "k", Owner: 2, Mode: protocol.Shared})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 1}); !errors.Is(err, client.ErrUpgrade) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 1}); !errors.Is(err,
+		client.ErrUpgrade) {
 		t.Fatalf("upgrade: %v", err)
 	}
 	writer := make(chan protocol.Grant, 1)
@@ -135,7 +140,8 @@ func TestReadersShareAndAWaitingWriterGoesBeforeLaterReaders(t *testing.T) {
 		s, err := c.Inspect(t.Context(), "k")
 		return err == nil && s.Waiters == 1
 	})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 4, Mode: protocol.Shared}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 4,
+		Mode: protocol.Shared}); !errors.Is(err, client.ErrBusy) {
 		t.Fatalf("a reader overtook a waiting writer: %v", err)
 	}
 	release(t, c, "k", 1, r1.Fence)
@@ -158,7 +164,8 @@ func TestDowngradeLetsReadersIn(t *testing.T) {
 	if r.Fence <= w.Fence {
 		t.Fatalf("reader's fence %d is not above the writer's %d", r.Fence, w.Fence)
 	}
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 3}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 3}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatal(err)
 	}
 	release(t, c, "k", 1, w.Fence)
@@ -197,7 +204,8 @@ func TestStaleReleaseFreesNobodyElse(t *testing.T) {
 	g1 := acquire(t, c, client.AcquireArgs{Key: "k"})
 	release(t, c, "k", 0, g1.Fence)
 	g2 := acquire(t, c, client.AcquireArgs{Key: "k"})
-	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g1.Fence}); !errors.Is(err, client.ErrNotHeld) {
+	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g1.Fence}); !errors.Is(err,
+		client.ErrNotHeld) {
 		t.Fatalf("release with an old fence: %v", err)
 	}
 	if s, err := c.Inspect(t.Context(), "k"); err != nil || s.Fence != g2.Fence {
@@ -215,8 +223,10 @@ func TestAQuietReleaseIsAnsweredOnlyIfItFails(t *testing.T) {
 		if m.ID != id || err != nil {
 			t.Fatalf("%+v, %v", m, err)
 		}
-		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence, Flags: protocol.FlagQuiet})
-		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence, Flags: protocol.FlagQuiet})
+		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence,
+			Flags: protocol.FlagQuiet})
+		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence,
+			Flags: protocol.FlagQuiet})
 		r.send(&protocol.Request{Op: protocol.OpPing, ID: id + 1})
 		// The second one of them fails.
 		if m := r.next(); m.ID != 1 || m.Code != protocol.NotHeld {
@@ -293,7 +303,8 @@ func TestAMultiAcquireIsAllOrNone(t *testing.T) {
 	if err != nil || len(gs) != 3 {
 		t.Fatal(gs, err)
 	}
-	codes, err := b.ReleaseMany(t.Context(), append(keys, "no"), []uint64{gs[0].Fence, gs[1].Fence, gs[2].Fence, 1}, client.ReleaseArgs{})
+	codes, err := b.ReleaseMany(t.Context(), append(keys, "no"),
+		[]uint64{gs[0].Fence, gs[1].Fence, gs[2].Fence, 1}, client.ReleaseArgs{})
 	if err != nil || fmt.Sprint(codes) != "[ok ok ok not_held]" {
 		t.Fatal(codes, err)
 	}

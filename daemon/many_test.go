@@ -49,7 +49,8 @@ func TestManyKeysTakeNoMoreRoundTripsThanBatches(t *testing.T) {
 	for i := range keys {
 		keys[i] = fmt.Sprint("k", i)
 	}
-	if _, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{Wait: client.Forever}); err != nil {
+	if _, err := c.AcquireMany(t.Context(), keys,
+		client.AcquireArgs{Wait: client.Forever}); err != nil {
 		t.Fatal(err)
 	}
 	// The first may go alone while the others come.

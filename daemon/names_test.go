@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Reloads replace a store under one name again and again, while locks are held in the earlier ones. All of
-// them have metrics of their own.
+// Reloads replace a store under one name again and again, while locks are held in the earlier ones.
+// All of them have metrics of their own.
 func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 	base := inMemory(t)
 	h := start(t, base, nil)
@@ -19,7 +19,8 @@ func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 	for i := range 4 {
 		second := inMemory(t)
 		next := serving(base)
-		next.Stores = append(next.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		next.Stores = append(next.Stores, daemon.StoreConfig{Name: "second", Store: second,
+			Close: func() { _ = second.Close() }})
 		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "k", Store: "second"}}
 		if err := h.d.Reload(next); err != nil {
 			t.Fatal(err)

@@ -34,7 +34,9 @@ func spaces(t *testing.T, list ...engine.Namespace) (*host, upstream.Store) {
 	t.Helper()
 	second := inMemory(t)
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() {
+			_ = second.Close()
+		}})
 		c.Namespaces = append([]engine.Namespace{{Store: "store"}}, list...)
 	})
 	return h, second
@@ -51,9 +53,11 @@ func heldIn(t *testing.T, s upstream.Store, key string) bool {
 }
 
 func TestTheLongestPrefixDecides(t *testing.T) {
-	h, second := spaces(t, engine.Namespace{Prefix: "a", Store: "second"}, engine.Namespace{Prefix: "a:b:", Store: "store"})
+	h, second := spaces(t, engine.Namespace{Prefix: "a", Store: "second"},
+		engine.Namespace{Prefix: "a:b:", Store: "store"})
 	c := h.dial(client.Options{})
-	for key, in := range map[string]upstream.Store{"x": h.store, "a": second, "a:b": second, "a:b:c": h.store} {
+	for key, in := range map[string]upstream.Store{"x": h.store, "a": second, "a:b": second,
+		"a:b:c": h.store} {
 		acquire(t, c, client.AcquireArgs{Key: key})
 		for _, s := range []upstream.Store{h.store, second} {
 			if held := heldIn(t, s, key); held != (s == in) {
@@ -79,7 +83,8 @@ func TestAHoldHasAnEnd(t *testing.T) {
 	if g.End == 0 || g.End > g.Deadline+1 && g.End == 0 {
 		t.Errorf("the grant does not say when it ends: %+v", g)
 	}
-	if renewed, err := c.Renew(t.Context(), "a", 0, g.Fence, time.Minute); err == nil && renewed.End != g.End {
+	if renewed, err := c.Renew(t.Context(), "a", 0, g.Fence, time.Minute); err == nil &&
+		renewed.End != g.End {
 		t.Errorf("a renewal has moved the end from %d to %d", g.End, renewed.End)
 	}
 	next := acquire(t, d, client.AcquireArgs{Key: "a", Wait: client.Forever})
@@ -136,7 +141,8 @@ func newBeats() *keepalives {
 }
 
 func (b *keepalives) options() client.Options {
-	return client.Options{OnKeepalive: func(x client.Keepalive) { b.heard <- x }, OnLost: func(l client.Lost) { b.lost <- l }}
+	return client.Options{OnKeepalive: func(x client.Keepalive) { b.heard <- x },
+		OnLost: func(l client.Lost) { b.lost <- l }}
 }
 
 // beyond waits for a keepalive that shows that a whole heartbeat has passed since a grant.
@@ -164,8 +170,8 @@ func TestAClientThatAnswersKeepalivesKeepsHoldsThatRequireHeartbeats(t *testing.
 	release(t, c, "a", 0, g.Fence)
 }
 
-// A client that connected before a reload requires a heartbeat answers keepalives all the same, and keeps its
-// holds for longer than the validity that was stated before the reload.
+// A client that connected before a reload requires a heartbeat answers keepalives all the same, and
+// keeps its holds for longer than the validity that was stated before the reload.
 func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil, nil)
@@ -189,7 +195,8 @@ func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
 	holder := h.dial(b.options())
 	held := acquire(t, holder, client.AcquireArgs{Key: "a"})
 	raw := h.raw().hello()
-	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"), Wait: protocol.WaitAlways})
+	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"),
+		Wait: protocol.WaitAlways})
 	b.beyond(t, held) // it has been silent for longer than it may
 	release(t, holder, "a", 0, held.Fence)
 	m := raw.next()
@@ -207,7 +214,8 @@ func TestLimitsOfANamespace(t *testing.T) {
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a1"})
 	acquire(t, d, client.AcquireArgs{Key: "a2"})
-	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a3", Wait: client.Forever}); !errors.Is(err, client.ErrLimit) {
+	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a3",
+		Wait: client.Forever}); !errors.Is(err, client.ErrLimit) {
 		t.Errorf("one too many: %v", err)
 	}
 	acquire(t, d, client.AcquireArgs{Key: "b"})
@@ -223,13 +231,15 @@ func TestWhoMayUseANamespace(t *testing.T) {
 	c := h.dial(client.Options{})
 	acquire(t, c, client.AcquireArgs{Key: "mine:1"})
 	acquire(t, c, client.AcquireArgs{Key: "group:1"})
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "not:1"}); !errors.Is(err, client.ErrDenied) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "not:1"}); !errors.Is(err,
+		client.ErrDenied) {
 		t.Errorf("acquire: %v", err)
 	}
 	if _, err := c.Inspect(t.Context(), "not:1"); !errors.Is(err, client.ErrDenied) {
 		t.Errorf("inspect: %v", err)
 	}
-	if _, err := c.AcquireMany(t.Context(), []string{"mine:2", "not:1"}, client.AcquireArgs{}); !errors.Is(err, client.ErrDenied) {
+	if _, err := c.AcquireMany(t.Context(), []string{"mine:2", "not:1"},
+		client.AcquireArgs{}); !errors.Is(err, client.ErrDenied) {
 		t.Errorf("acquire-many: %v", err)
 	}
 	for _, n := range c.Welcome().Namespaces {
@@ -253,7 +263,8 @@ func TestAcquireManyOverStores(t *testing.T) {
 	for _, g := range gs {
 		fences = append(fences, g.Fence)
 	}
-	if codes, err := c.ReleaseMany(t.Context(), keys, fences, client.ReleaseArgs{}); err != nil || len(codes) != 4 {
+	if codes, err := c.ReleaseMany(t.Context(), keys, fences, client.ReleaseArgs{}); err != nil ||
+		len(codes) != 4 {
 		t.Fatal(codes, err)
 	}
 }
@@ -276,7 +287,8 @@ func TestReloadMovesKeys(t *testing.T) {
 	})
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
-	next := daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: base}, store("first", second)},
+	next := daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: base},
+		store("first", second)},
 		Namespaces: []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}}
 
 	bad := next
@@ -287,7 +299,8 @@ func TestReloadMovesKeys(t *testing.T) {
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a"}); !errors.Is(err, client.ErrBusy) {
+	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a"}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatalf("the old hold does not keep others out: %v", err)
 	}
 	granted := make(chan protocol.Grant)
@@ -342,8 +355,8 @@ func (u *used) Info() upstream.Info {
 	return i
 }
 
-// A reload is refused after its new store was added: when Reload returns, nothing uses the store any
-// more, and closing it is left to the caller.
+// A reload is refused after its new store was added: when Reload returns, nothing uses the store
+// any more, and closing it is left to the caller.
 func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})
@@ -353,7 +366,8 @@ func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
 		next := serving(h.store)
 		next.Stores = append(next.Stores, daemon.StoreConfig{Name: "second", Store: second,
 			Close: func() { t.Error("the daemon closes a store that it has refused") }})
-		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second", Linger: time.Second}}
+		next.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "a", Store: "second", Linger: time.Second}}
 		if err := h.d.Reload(next); err == nil || !strings.Contains(err.Error(), "linger") {
 			t.Fatal(err)
 		}
@@ -412,7 +426,8 @@ func TestReloadChangesPolicies(t *testing.T) {
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "l"}); !errors.Is(err, client.ErrLimit) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "l"}); !errors.Is(err,
+		client.ErrLimit) {
 		t.Errorf("the new limit does not count: %v", err)
 	}
 	d := h.dial(client.Options{})

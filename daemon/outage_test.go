@@ -44,7 +44,9 @@ func newOutage(t *testing.T, after time.Duration) *outage {
 	}
 	second := open(o.proxy.Addr())
 	o.host = start(t, open(o.first.Addr()), func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() {
+			_ = second.Close()
+		}})
 		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"},
 			{Prefix: "l", Store: "second", Local: true, LocalAfter: after}}
 	})
@@ -64,7 +66,8 @@ func (o *outage) refusedAtOnce(c *client.Client, key string) {
 
 func TestAnOutageOfOneStoreDoesNotTouchTheOthers(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*testserver.Redis){"killed": (*testserver.Redis).Kill, "frozen": (*testserver.Redis).Pause} {
+	for name, end := range map[string]func(*testserver.Redis){"killed": (*testserver.Redis).Kill,
+		"frozen": (*testserver.Redis).Pause} {
 		t.Run(name, func(t *testing.T) {
 			o := newOutage(t, time.Second)
 			c := o.dial(client.Options{OnLost: func(l client.Lost) { t.Errorf("%+v", l) }})
@@ -80,7 +83,8 @@ func TestAnOutageOfOneStoreDoesNotTouchTheOthers(t *testing.T) {
 			release(t, c, "b1", 0, held.Fence)
 			// What is held in the store that is down lives on, handoffs included.
 			d := o.dial(client.Options{})
-			if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a1"}); !errors.Is(err, client.ErrBusy) {
+			if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a1"}); !errors.Is(err,
+				client.ErrBusy) {
 				t.Errorf("a try of what is held: %v", err)
 			}
 			if name == "killed" {
@@ -108,17 +112,20 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 	if g.Fence != 0 || g.Flags&protocol.GrantDegraded == 0 || g.Left == 0 || g.Left > 5000 {
 		t.Errorf("a grant without the store: %+v", g)
 	}
-	if again := acquire(t, c, client.AcquireArgs{Key: "l"}); again.Count != 2 || again.Flags&protocol.GrantDegraded == 0 {
+	if again := acquire(t, c, client.AcquireArgs{Key: "l"}); again.Count != 2 ||
+		again.Flags&protocol.GrantDegraded == 0 {
 		t.Errorf("a re-entry: %+v", again)
 	}
 	release(t, c, "l", 0, 0)
-	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "l"}); !errors.Is(err, client.ErrBusy) {
+	if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "l"}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Errorf("another of this host: %v", err)
 	}
 	// Handed over inside the host, still without the store.
 	next := make(chan protocol.Grant, 1)
 	go func() {
-		g, err := d.Acquire(context.Background(), client.AcquireArgs{Key: "l", Wait: client.Forever, TTL: 5 * time.Second})
+		g, err := d.Acquire(context.Background(), client.AcquireArgs{Key: "l", Wait: client.Forever,
+			TTL: 5 * time.Second})
 		if err != nil {
 			t.Error(err)
 		}
@@ -135,7 +142,9 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 	// The store comes back: the lease is taken for who holds, and whoever comes next
 	// has a fence.
 	o.second.Resume()
-	eventually(t, "the store knows of it", func() bool { return o.second.Do("EXISTS", "lock:l") == int64(1) })
+	eventually(t, "the store knows of it", func() bool {
+		return o.second.Do("EXISTS", "lock:l") == int64(1)
+	})
 	waits := make(chan protocol.Grant, 1)
 	go func() {
 		g, err := c.Acquire(context.Background(), client.AcquireArgs{Key: "l", Wait: client.Forever})

@@ -47,7 +47,9 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 	}()
 	eventually(t, "another waits", func() bool { return h.d.Totals().PutOff > int64(10*time.Second) })
 	h.claim().Close()
-	eventually(t, "it goes on, without limits", func() bool { return h.d.Reload(serving(h.store)) == nil })
+	eventually(t, "it goes on, without limits", func() bool {
+		return h.d.Reload(serving(h.store)) == nil
+	})
 	for _, end := range []chan error{answered, fresh} {
 		if err := <-end; err != nil {
 			t.Error(err)

@@ -42,18 +42,21 @@ func inspectMany(t *testing.T, c *client.Client, n int) {
 	}
 }
 
-// Requests above the rate of a user are delayed, on all connections of the user together, and none is refused.
+// Requests above the rate of a user are delayed, on all connections of the user together, and none
+// is refused.
 func TestRateOfAUser(t *testing.T) {
 	h := start(t, nil, rated(2000))
 	began := time.Now()
 	for range 4 {
 		inspectMany(t, h.dial(client.Options{}), 400)
 	}
-	// The last one's are read when those before it are over, but for what may come at once and what is read with them.
+	// The last one's are read when those before it are over, but for what may come at once and what is
+	// read with them.
 	if took := time.Since(began); took < 400*time.Millisecond {
 		t.Errorf("1,600 requests at 2,000 a second took %v", took)
 	}
-	if off := h.d.Totals().PutOff; off == 0 && time.Since(began) < 600*time.Millisecond { // else the machine was slower
+	// else the machine was slower
+	if off := h.d.Totals().PutOff; off == 0 && time.Since(began) < 600*time.Millisecond {
 		t.Error("nothing was put off")
 	}
 }
@@ -71,8 +74,9 @@ func TestRateOfAUserChanges(t *testing.T) {
 	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
 }
 
-// A program asks much faster than its user may. The user's other connections are answered meanwhile: their clients
-// would take the daemon for hung otherwise, and it would take them for silent.
+// A program asks much faster than its user may. The user's other connections are answered
+// meanwhile: their clients would take the daemon for hung otherwise, and it would take them for
+// silent.
 func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 	h := start(t, nil, nil)
 	hasty, other := h.raw().hello(), h.raw().hello()
@@ -99,14 +103,15 @@ func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 	}
 }
 
-// A client asks for so much that the daemon reads nothing of it for far longer than the heartbeat, not even answers to
-// keepalives. It is not silent, and nothing that it holds is lost.
+// A client asks for so much that the daemon reads nothing of it for far longer than the heartbeat,
+// not even answers to keepalives. It is not silent, and nothing that it holds is lost.
 func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 	t.Parallel()
 	h := start(t, nil, nil)
 	reload := func(rate int) {
 		next := serving(h.store)
-		next.Namespaces, next.Limits.Users.Rate = []engine.Namespace{{Store: "store", Heartbeat: patience}}, rate
+		next.Namespaces, next.Limits.Users.Rate = []engine.Namespace{{Store: "store",
+			Heartbeat: patience}}, rate
 		if err := h.d.Reload(next); err != nil {
 			t.Fatal(err)
 		}
@@ -131,8 +136,8 @@ func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 	}
 }
 
-// Beside a hasty program, another connection of its user waits for one second after each request. It does not wait
-// again when no request is left, nor for each part of a frame.
+// Beside a hasty program, another connection of its user waits for one second after each request.
+// It does not wait again when no request is left, nor for each part of a frame.
 func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 	h := start(t, nil, nil)
 	hasty, other := h.raw().hello(), h.raw().hello()
@@ -164,8 +169,8 @@ func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 	}
 }
 
-// A connection that has to wait for a minute, because it has asked for so much, is closed. What it holds is released
-// before that minute is over.
+// A connection that has to wait for a minute, because it has asked for so much, is closed. What it
+// holds is released before that minute is over.
 func TestADisconnectOfADelayedClientIsRelease(t *testing.T) {
 	h := start(t, nil, nil)
 	c, next := h.raw().hello(), h.raw().hello()
@@ -181,7 +186,8 @@ func TestADisconnectOfADelayedClientIsRelease(t *testing.T) {
 	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
 	c.send(&protocol.Request{Op: protocol.OpPing, ID: 3})
 	_ = c.Close()
-	next.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: keys[7], TTL: 30_000, Wait: protocol.WaitAlways})
+	next.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: keys[7], TTL: 30_000,
+		Wait: protocol.WaitAlways})
 	if m := next.next(); m.ID != 2 || m.Code != protocol.OK {
 		t.Fatalf("%+v", m)
 	}

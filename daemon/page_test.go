@@ -89,16 +89,20 @@ func selected(list *html.Node) (value string) {
 }
 
 var hostile = []string{
-	`<script>document.title='run'</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `</title></svg></table>`,
-	`javascript:alert(1)`, `{{.Totals}}`, `&lt;b&gt;`, "\u202eevil", strings.Repeat("<", 512), "ключ/鍵",
+	`<script>document.title='run'</script>`, `"><img src=x onerror=alert(1)>`,
+	`' onmouseover='alert(1)`, `</title></svg></table>`,
+	`javascript:alert(1)`, `{{.Totals}}`, `&lt;b&gt;`, "\u202eevil",
+	strings.Repeat("<", 512), "ключ/鍵",
 }
 
 func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	short := hostile[0] + "short"
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: short, Store: "store", MaxHold: 50 * time.Millisecond}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: short, Store: "store", MaxHold: 50 * time.Millisecond}}
 	})
-	c := h.dial(client.Options{Name: `<b onclick="x()">`, Label: `</small><script src=//evil></script>`})
+	c := h.dial(client.Options{Name: `<b onclick="x()">`,
+		Label: `</small><script src=//evil></script>`})
 	for _, k := range hostile {
 		take(t, c, client.AcquireArgs{Key: k, Owner: 1})
 	}
@@ -106,16 +110,19 @@ func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	h.queue(h.dial(client.Options{Name: hostile[0]}), hostile[0], 1, time.Hour)
 	eventually(t, "one is lost", func() bool { return len(h.view(engine.ViewQuery{}).Lost) == 1 })
 
-	for _, query := range []string{"", "?key=" + url.QueryEscape(hostile[1]), "?prefix=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "?sort=key&refresh=on&evil=%3Cscript%3E"} {
+	for _, query := range []string{"", "?key=" + url.QueryEscape(hostile[1]),
+		"?prefix=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "?sort=key&refresh=on&evil=%3Cscript%3E"} {
 		n := h.page(query)
 		for _, s := range all(n, tag("script", "style", "link", "img", "iframe", "object", "base", "b")) {
-			if src := attr(s, "src") + attr(s, "href"); src != "page/page.js" && src != "page/page.css" && src != "page/icon.svg" && (s.Data != "b" || len(s.Attr) > 0) {
+			if src := attr(s, "src") + attr(s, "href"); src != "page/page.js" && src != "page/page.css" &&
+				src != "page/icon.svg" && (s.Data != "b" || len(s.Attr) > 0) {
 				t.Errorf("%s: <%s %v>", query, s.Data, s.Attr)
 			}
 		}
 		for _, e := range all(n, func(*html.Node) bool { return true }) {
 			for _, a := range e.Attr {
-				if strings.HasPrefix(a.Key, "on") || a.Key == "style" || strings.Contains(a.Val, "javascript:") {
+				if strings.HasPrefix(a.Key, "on") || a.Key == "style" ||
+					strings.Contains(a.Val, "javascript:") {
 					t.Errorf("%s: <%s %s=%q>", query, e.Data, a.Key, a.Val)
 				}
 			}
@@ -144,20 +151,26 @@ func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 
 func TestPageLetsOnlyItsOwnRun(t *testing.T) {
 	h := start(t, nil, nil)
-	for path, kind := range map[string]string{"/": "text/html", "/page/page.js": "text/javascript", "/page/page.css": "text/css", "/page/icon.svg": "image/svg+xml"} {
+	for path, kind := range map[string]string{"/": "text/html", "/page/page.js": "text/javascript",
+		"/page/page.css": "text/css", "/page/icon.svg": "image/svg+xml"} {
 		r, b := h.get(path, "")
 		csp := r.Header.Get("Content-Security-Policy")
-		if r.StatusCode != http.StatusOK || len(b) == 0 || !strings.HasPrefix(r.Header.Get("Content-Type"), kind) || r.Header.Get("X-Content-Type-Options") != "nosniff" ||
-			!strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") || strings.Contains(string(b), "http://") && kind != "image/svg+xml" {
+		if r.StatusCode != http.StatusOK || len(b) == 0 ||
+			!strings.HasPrefix(r.Header.Get("Content-Type"), kind) ||
+			r.Header.Get("X-Content-Type-Options") != "nosniff" ||
+			!strings.Contains(csp, "default-src 'none'") || strings.Contains(csp, "unsafe") ||
+			strings.Contains(string(b), "http://") && kind != "image/svg+xml" {
 			t.Errorf("%s: %s %v", path, r.Status, r.Header)
 		}
 	}
-	for _, path := range []string{"/page/", "/page/page.html", "/page/..%2fpage.go", "/page/none", "/other"} {
+	for _, path := range []string{"/page/", "/page/page.html", "/page/..%2fpage.go",
+		"/page/none", "/other"} {
 		if r, _ := h.get(path, ""); r.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: %s", path, r.Status)
 		}
 	}
-	if r, b := h.get("/?sort=evil", ""); r.StatusCode != http.StatusBadRequest || !strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain") {
+	if r, b := h.get("/?sort=evil", ""); r.StatusCode != http.StatusBadRequest ||
+		!strings.HasPrefix(r.Header.Get("Content-Type"), "text/plain") {
 		t.Errorf("%s %s", r.Status, b)
 	}
 }
@@ -168,7 +181,8 @@ func TestPageFiltersAndSortsWithoutAScript(t *testing.T) {
 	for _, key := range []string{"c", "a", "b", "x:1", "x:2"} {
 		take(t, c, client.AcquireArgs{Key: key, Owner: 1, Mode: protocol.Shared})
 	}
-	if got := rows(h.page("?prefix=x:&sort=key&desc=true"), "holds"); !slices.Equal(got, []string{"x:2", "x:1"}) {
+	if got := rows(h.page("?prefix=x:&sort=key&desc=true"), "holds"); !slices.Equal(got,
+		[]string{"x:2", "x:1"}) {
 		t.Errorf("%v", got)
 	}
 	// Each heading leads to its order, and from there to the opposite; the filter stays.
@@ -181,7 +195,8 @@ func TestPageFiltersAndSortsWithoutAScript(t *testing.T) {
 			}
 		}
 		href := attr(all(head, tag("a"))[0], "href")
-		if !strings.Contains(href, "prefix=x%3A") || !strings.Contains(href, "limit=200") || !strings.Contains(href, "refresh=on") {
+		if !strings.Contains(href, "prefix=x%3A") || !strings.Contains(href, "limit=200") ||
+			!strings.Contains(href, "refresh=on") {
 			t.Errorf("step %d: %s", step, href)
 		}
 		n = h.page(strings.TrimPrefix(href, "./"))
@@ -269,7 +284,8 @@ func TestPageByTCPIsForOurOwnNames(t *testing.T) {
 		return r.StatusCode
 	}
 	for _, path := range []string{"/", "/view.json", "/page/page.js"} {
-		for host, want := range map[string]int{"": http.StatusOK, "localhost:1": http.StatusOK, "evil.example": http.StatusMisdirectedRequest} {
+		for host, want := range map[string]int{"": http.StatusOK, "localhost:1": http.StatusOK,
+			"evil.example": http.StatusMisdirectedRequest} {
 			if got := get(path, host); got != want {
 				t.Errorf("%s as %q: %d, want %d", path, host, got, want)
 			}

@@ -90,7 +90,8 @@ func TestTwoHostsOnOneRedisExcludeEachOtherInOrder(t *testing.T) {
 		})
 	}
 	// A try finds somebody before it, on every host.
-	if _, err := hosts[0].dial(client.Options{}).Acquire(t.Context(), client.AcquireArgs{Key: "k"}); !errors.Is(err, client.ErrBusy) {
+	if _, err := hosts[0].dial(client.Options{}).Acquire(t.Context(),
+		client.AcquireArgs{Key: "k"}); !errors.Is(err, client.ErrBusy) {
 		t.Fatal(err)
 	}
 	release(t, first, "k", 0, g.Fence)
@@ -150,7 +151,8 @@ func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
 		t.Errorf("granted %v before the first holder's stated validity was over", time.Duration(valid-at))
 	}
 	if toldAt > at {
-		t.Logf("told %v after the other's grant", time.Duration(toldAt-at)) // a busy machine: validity is what counts
+		// a busy machine: validity is what counts
+		t.Logf("told %v after the other's grant", time.Duration(toldAt-at))
 	}
 	if g2.Fence <= g.Fence {
 		t.Errorf("fence %d after %d", g2.Fence, g.Fence)
@@ -177,19 +179,25 @@ func TestAFlushedStoreLosesLocksAndSaysSo(t *testing.T) {
 func TestALockThatIsFoundGoneAtItsReleaseIsCountedAndLogged(t *testing.T) {
 	server := testserver.StartRedis(t)
 	core, seen := observer.New(zap.WarnLevel)
-	h := startRedisWith(t, server.URL()+"?timeout=10s", func(c *daemon.Config) { c.Log = zap.New(core) })
+	h := startRedisWith(t, server.URL()+"?timeout=10s", func(c *daemon.Config) {
+		c.Log = zap.New(core)
+	})
 	c := h.dial(client.Options{Name: "prog"})
 	kept := acquire(t, c, client.AcquireArgs{Key: "kept", TTL: 10 * time.Minute})
 	release(t, c, "kept", 0, kept.Fence)
 	for n, args := range []client.ReleaseArgs{{Key: "k"}, {Key: "async", Async: true}} {
 		args.Fence = acquire(t, c, client.AcquireArgs{Key: args.Key, TTL: 10 * time.Minute}).Fence
 		server.Do("FLUSHALL")
-		if _, err := c.Release(t.Context(), args); !args.Async && !errors.Is(err, client.ErrNotHeld) || args.Async && err != nil {
+		if _, err := c.Release(t.Context(), args); !args.Async && !errors.Is(err, client.ErrNotHeld) ||
+			args.Async && err != nil {
 			t.Errorf("%s: %v", args.Key, err)
 		}
-		eventually(t, "it is logged", func() bool { return seen.FilterField(zap.String("event", "lost")).Len() > n })
+		eventually(t, "it is logged", func() bool {
+			return seen.FilterField(zap.String("event", "lost")).Len() > n
+		})
 		got := seen.FilterField(zap.String("event", "lost")).All()[n].ContextMap()
-		for k, v := range map[string]any{"key": args.Key, "fence": args.Fence, "reason": "gone", "released": true, "client": "prog"} {
+		for k, v := range map[string]any{"key": args.Key, "fence": args.Fence, "reason": "gone",
+			"released": true, "client": "prog"} {
 			if got[k] != v {
 				t.Errorf("%s: %s is %v, want %v", args.Key, k, got[k], v)
 			}
@@ -211,12 +219,15 @@ func TestAHoldSurvivesAShortOutageAndARestartWithItsData(t *testing.T) {
 		_, err := c.Acquire(context.Background(), client.AcquireArgs{Key: "third", Wait: bound})
 		waits <- err
 	}()
-	eventually(t, "it waits in the store", func() bool { return server.Do("EXISTS", "locksidecar:{}:queued") == int64(1) })
+	eventually(t, "it waits in the store", func() bool {
+		return server.Do("EXISTS", "locksidecar:{}:queued") == int64(1)
+	})
 	if err := proxy.Refuse(true); err != nil {
 		t.Fatal(err)
 	}
 	proxy.Cut()
-	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err, client.ErrUnavailable) {
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err,
+		client.ErrUnavailable) {
 		t.Fatalf("a try without a store: %v", err)
 	}
 	server.Do("DEL", "lock:third")
@@ -241,7 +252,8 @@ func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T)
 	c := h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "k"})
 	proxy.BlackHole(faultproxy.ToClient, true)
-	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err, client.ErrUnknown) {
+	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err,
+		client.ErrUnknown) {
 		t.Fatal(err)
 	}
 	if err := proxy.Heal(); err != nil {
@@ -274,7 +286,8 @@ func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
 	var after *daemon.Daemon
 	eventually(t, "another may serve", func() (ok bool) {
 		var err error
-		if after, err = daemon.Listen(daemon.Config{Socket: h.socket, Serving: serving(next)}); err != nil && !errors.Is(err, daemon.ErrInUse) {
+		if after, err = daemon.Listen(daemon.Config{Socket: h.socket,
+			Serving: serving(next)}); err != nil && !errors.Is(err, daemon.ErrInUse) {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -308,7 +321,8 @@ func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Add(1)
-		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: fmt.Appendf(nil, "k%d", i), TTL: 12000}, func(r *client.Reply) {
+		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: fmt.Appendf(nil, "k%d", i),
+			TTL: 12000}, func(r *client.Reply) {
 			defer wg.Done()
 			if r.Err != nil {
 				t.Error(r.Err)
@@ -337,5 +351,7 @@ func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
 		t.Fatalf("%d keys left", held)
 	}
 	_ = c.Close()
-	eventually(t, "all are released", func() bool { return fmt.Sprint(server.Do("KEYS", "lock:*")) == "[]" })
+	eventually(t, "all are released", func() bool {
+		return fmt.Sprint(server.Do("KEYS", "lock:*")) == "[]"
+	})
 }

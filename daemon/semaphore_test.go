@@ -34,7 +34,8 @@ func TestPermitsOfASemaphore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.ContainsFunc(holds, func(o *client.Hold) bool { return o.Fence() == h.Fence() }) || h.Grant().Count != 1 {
+		if slices.ContainsFunc(holds, func(o *client.Hold) bool { return o.Fence() == h.Fence() }) ||
+			h.Grant().Count != 1 {
 			t.Errorf("grant %+v", h.Grant())
 		}
 		holds = append(holds, h)
@@ -46,7 +47,8 @@ func TestPermitsOfASemaphore(t *testing.T) {
 	if err != nil {
 		t.Errorf("the lock of the same key: %v", err)
 	}
-	if st, err := a.InspectSemaphore(ctx, "k"); err != nil || st.Held != 1 || st.Mode != protocol.Permit || st.Holders != 3 {
+	if st, err := a.InspectSemaphore(ctx, "k"); err != nil || st.Held != 1 ||
+		st.Mode != protocol.Permit || st.Holders != 3 {
 		t.Errorf("inspect: %+v, %v", st, err)
 	}
 	var rows []string

@@ -24,7 +24,8 @@ func (h *host) speaker() *speaker {
 	}
 	h.t.Cleanup(func() { _ = c.Close() })
 	s := &speaker{t: h.t, conn: c}
-	s.say(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: protocol.MinVersion, MaxVersion: protocol.Version})
+	s.say(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: protocol.MinVersion,
+		MaxVersion: protocol.Version})
 	s.heard(1, protocol.OK)
 	return s
 }

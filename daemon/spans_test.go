@@ -51,7 +51,8 @@ func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []aud
 // Each acquire that says where it stands is a span, however it ends; no other one is.
 func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	h, spans := traced(t, func(c *daemon.Config) {
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 	})
 	c, ctx := h.dial(client.Options{}), t.Context()
 	acquire := func(a client.AcquireArgs) (protocol.Grant, error) {
@@ -62,7 +63,8 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, no := range []client.AcquireArgs{{Key: "k", Owner: 2}, {Key: "k", Owner: 2, Wait: time.Millisecond}, {Key: "own:k"}} {
+	for _, no := range []client.AcquireArgs{{Key: "k", Owner: 2},
+		{Key: "k", Owner: 2, Wait: time.Millisecond}, {Key: "own:k"}} {
 		if _, err := acquire(no); err == nil {
 			t.Fatalf("%+v was granted", no)
 		}
@@ -70,13 +72,15 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	if _, err := acquire(client.AcquireArgs{Key: "k", Owner: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "k", Owner: 3}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.Acquire(ctx, client.AcquireArgs{Key: "k", Owner: 3}); !errors.Is(err,
+		client.ErrBusy) {
 		t.Fatal(err)
 	}
 	withdrawn, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
-		_, err := c.Acquire(withdrawn, client.AcquireArgs{Key: "k", Owner: 4, Wait: client.Forever, Traceparent: here})
+		_, err := c.Acquire(withdrawn, client.AcquireArgs{Key: "k", Owner: 4, Wait: client.Forever,
+			Traceparent: here})
 		done <- err
 	}()
 	h.waits(c, "k", 1)
@@ -87,7 +91,8 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	spans(6) // who is waited for here is not the next one
 	gone := h.dial(client.Options{})
 	go func() {
-		_, err := gone.Acquire(ctx, client.AcquireArgs{Key: "k", Owner: 5, Wait: client.Forever, Traceparent: here})
+		_, err := gone.Acquire(ctx, client.AcquireArgs{Key: "k", Owner: 5, Wait: client.Forever,
+			Traceparent: here})
 		done <- err
 	}()
 	h.waits(c, "k", 1)
@@ -97,11 +102,13 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	}
 	spans(7)
 	go func() {
-		_, err := acquire(client.AcquireArgs{Key: "k", Owner: 6, Wait: client.Forever, Mode: protocol.Shared})
+		_, err := acquire(client.AcquireArgs{Key: "k", Owner: 6, Wait: client.Forever,
+			Mode: protocol.Shared})
 		done <- err
 	}()
 	h.waits(c, "k", 1)
-	if _, err := c.Release(ctx, client.ReleaseArgs{Key: "k", Owner: 1, Fence: g.Fence, All: true}); err != nil {
+	if _, err := c.Release(ctx, client.ReleaseArgs{Key: "k", Owner: 1, Fence: g.Fence,
+		All: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-done; err != nil {
@@ -115,11 +122,13 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	want := []string{"granted", "busy", "timeout", "denied", "reentered", "canceled", "gone", "granted"}
+	want := []string{"granted", "busy", "timeout", "denied", "reentered", "canceled",
+		"gone", "granted"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if s := all[0]; s.Key != "k" || s.Namespace != "default" || s.Fence != g.Fence || s.Handoff || s.Mode != cache.Exclusive {
+	if s := all[0]; s.Key != "k" || s.Namespace != "default" || s.Fence != g.Fence || s.Handoff ||
+		s.Mode != cache.Exclusive {
 		t.Errorf("%+v", s)
 	}
 	if s := all[2]; s.Ended.Sub(s.Began) < time.Millisecond {
@@ -150,7 +159,8 @@ func TestManyKeysAreOneSpan(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.AcquireMany(ctx, []string{"c", "a"}, client.AcquireArgs{Owner: 2, Traceparent: here}); !errors.Is(err, client.ErrBusy) {
+	if _, err := c.AcquireMany(ctx, []string{"c", "a"},
+		client.AcquireArgs{Owner: 2, Traceparent: here}); !errors.Is(err, client.ErrBusy) {
 		t.Fatal(err)
 	}
 	all := spans(2)
@@ -160,7 +170,8 @@ func TestManyKeysAreOneSpan(t *testing.T) {
 	if s := all[1]; s.Result != "busy" || s.Keys != 2 || len(s.Key) != 16 || s.Key == all[0].Key {
 		t.Errorf("%+v", s)
 	}
-	if _, err := c.ReleaseMany(ctx, []string{"b", "a"}, []uint64{g[0].Fence, g[1].Fence}, client.ReleaseArgs{Owner: 1}); err != nil {
+	if _, err := c.ReleaseMany(ctx, []string{"b", "a"}, []uint64{g[0].Fence, g[1].Fence},
+		client.ReleaseArgs{Owner: 1}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -59,7 +59,8 @@ func (h *host) endAt(step int) error {
 	}
 	defer c.Close()
 	var offer takeover.Offer
-	if err := takeover.Send(c, takeover.Request{Form: takeover.Form, PID: os.Getpid()}, nil); err != nil {
+	if err := takeover.Send(c, takeover.Request{Form: takeover.Form, PID: os.Getpid()},
+		nil); err != nil {
 		return err
 	}
 	if _, err := takeover.Receive(c, &offer); err != nil || step == afterOffer {
@@ -103,11 +104,14 @@ func (h *host) busyClients(n int) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	for i := range n {
-		c := h.dial(client.Options{Name: "busy", OnLost: func(l client.Lost) { h.t.Errorf("%s is lost: %v", l.Key, l.Reason) }})
+		c := h.dial(client.Options{Name: "busy", OnLost: func(l client.Lost) {
+			h.t.Errorf("%s is lost: %v", l.Key, l.Reason)
+		}})
 		wg.Go(func() {
 			for owner := uint64(1); ctx.Err() == nil; owner++ {
 				for _, key := range []string{"hot", "own" + string(rune('a'+i))} {
-					hold, err := c.Lock(context.Background(), client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
+					hold, err := c.Lock(context.Background(),
+						client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
 					if err == nil {
 						err = hold.Release(context.Background())
 					}
@@ -133,7 +137,8 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		w, err := c.Lock(context.Background(), client.AcquireArgs{Key: "held", Owner: 1, Wait: client.Forever})
+		w, err := c.Lock(context.Background(), client.AcquireArgs{Key: "held", Owner: 1,
+			Wait: client.Forever})
 		if err == nil {
 			err = w.Release(context.Background())
 		}
@@ -167,8 +172,8 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 	}
 }
 
-// The other process may end at the very moment of the commit, with everything taken in: this one goes
-// on, and what the other has touched is whole.
+// The other process may end at the very moment of the commit, with everything taken in: this one
+// goes on, and what the other has touched is whole.
 func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	var claimed atomic.Pointer[takeover.State]
 	told := make(chan int, 4)
@@ -207,8 +212,8 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	}
 }
 
-// The other process cannot listen on the address of its configuration. The admin socket stays: it is that of the daemon
-// that continues.
+// The other process cannot listen on the address of its configuration. The admin socket stays: it
+// is that of the daemon that continues.
 func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
 	h := start(t, nil, nil)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -226,8 +231,8 @@ func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
 	h.claim().Close() // it is served
 }
 
-// A process that has taken everything in says nothing to clients before the other one has committed,
-// whatever comes due.
+// A process that has taken everything in says nothing to clients before the other one has
+// committed, whatever comes due.
 func TestASuccessorIsSilentBeforeTheCommit(t *testing.T) {
 	t.Parallel()
 	var claimed atomic.Pointer[takeover.State]
@@ -247,7 +252,9 @@ func TestASuccessorIsSilentBeforeTheCommit(t *testing.T) {
 			done <- true
 		}
 	})
-	c := h.dial(client.Options{Name: "holder", OnKeepalive: func(client.Keepalive) { keepalives.Add(1) }})
+	c := h.dial(client.Options{Name: "holder", OnKeepalive: func(client.Keepalive) {
+		keepalives.Add(1)
+	}})
 	held, err := c.Lock(t.Context(), client.AcquireArgs{Key: "held", TTL: 6 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -271,7 +278,9 @@ func TestASuccessorIsSilentBeforeTheCommit(t *testing.T) {
 func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	base, leaves := inMemory(t), inMemory(t)
 	h := start(t, base, func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "leaves", Store: leaves, Close: func() { _ = leaves.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "leaves", Store: leaves, Close: func() {
+			_ = leaves.Close()
+		}})
 		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
 	})
 	c := h.dial(client.Options{})
@@ -286,7 +295,8 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `store "leaves"`) {
 		t.Error(err)
 	}
-	if e, err := takeover.Claim(t.Context(), h.socket, "successor"); !errors.Is(err, takeover.ErrRefused) || !strings.Contains(err.Error(), `store "leaves"`) {
+	if e, err := takeover.Claim(t.Context(), h.socket, "successor"); !errors.Is(err,
+		takeover.ErrRefused) || !strings.Contains(err.Error(), `store "leaves"`) {
 		t.Error(e, err)
 	}
 	release(t, c, "a", 0, g.Fence)
@@ -299,7 +309,8 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	})
 }
 
-// A daemon that is told to end does not wait for a process that is to take over and does not get on.
+// A daemon that is told to end does not wait for a process that is to take over and does not get
+// on.
 func TestADaemonEndsDuringATakeover(t *testing.T) {
 	h := start(t, nil, nil)
 	e := h.claim()

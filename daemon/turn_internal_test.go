@@ -7,7 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// What was read before a reload counts only against the limit that applied then, however late it is charged.
+// What was read before a reload counts only against the limit that applied then, however late it is
+// charged.
 func TestChargeAfterAReload(t *testing.T) {
 	now := int64(time.Hour)
 	read := func(l *engine.RateLimit) *turn { return &turn{uncharged: 500, limit: l} }

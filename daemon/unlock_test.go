@@ -80,17 +80,20 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 	eventually(t, "it waits", func() bool { return h.view(engine.ViewQuery{}).Totals.Waiting == 1 })
 
 	u := h.unlock(url.Values{"key": {"k"}, "fence": {strconv.FormatUint(g.Fence, 10)}})
-	if u.Released != 1 || u.FreeIn < 1000 || u.FreeIn > 10_000 || len(u.Holds) != 1 || u.Holds[0].Client != "holder" || !u.Holds[0].Forced {
+	if u.Released != 1 || u.FreeIn < 1000 || u.FreeIn > 10_000 || len(u.Holds) != 1 ||
+		u.Holds[0].Client != "holder" || !u.Holds[0].Forced {
 		t.Fatalf("%+v", u)
 	}
 	if l := <-losses; l.Key != "k" || l.Reason != protocol.LostForced || l.Fence != g.Fence {
 		t.Errorf("%+v", l)
 	}
-	if again := h.unlock(url.Values{"key": {"k"}, "mode": {"lock"}}); again.Released != 0 || again.FreeIn < 1 || len(again.Holds) != 0 {
+	if again := h.unlock(url.Values{"key": {"k"}, "mode": {"lock"}}); again.Released != 0 ||
+		again.FreeIn < 1 || len(again.Holds) != 0 {
 		t.Errorf("%+v", again)
 	}
 	v := h.view(engine.ViewQuery{})
-	if len(v.Holds) != 1 || !v.Holds[0].Forced || v.Totals.Held != 0 || len(v.Lost) != 1 || v.Lost[0].Reason != "forced" {
+	if len(v.Holds) != 1 || !v.Holds[0].Forced || v.Totals.Held != 0 || len(v.Lost) != 1 ||
+		v.Lost[0].Reason != "forced" {
 		t.Errorf("%+v", v)
 	}
 	select {
@@ -98,7 +101,8 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 		t.Fatalf("granted (%v) while the holder may not know", err)
 	default:
 	}
-	if _, err := a.Release(t.Context(), client.ReleaseArgs{Key: "k", Owner: 3, Fence: g.Fence}); !errors.Is(err, client.ErrNotHeld) {
+	if _, err := a.Release(t.Context(), client.ReleaseArgs{Key: "k", Owner: 3,
+		Fence: g.Fence}); !errors.Is(err, client.ErrNotHeld) {
 		t.Errorf("the holder's own release: %v", err)
 	}
 	if err := <-granted; err != nil { // at once, and not when the validity is over
@@ -108,7 +112,8 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 	if len(lines) != 1 {
 		t.Fatalf("%d lines", len(lines))
 	}
-	for k, want := range map[string]any{"key": "k", "fence": g.Fence, "client": "holder", "by_uid": int64(os.Getuid()), "by_pid": int64(os.Getpid())} {
+	for k, want := range map[string]any{"key": "k", "fence": g.Fence, "client": "holder",
+		"by_uid": int64(os.Getuid()), "by_pid": int64(os.Getpid())} {
 		if got := lines[0].ContextMap()[k]; got != want {
 			t.Errorf("%s is %v, want %v", k, got, want)
 		}
@@ -123,7 +128,8 @@ func TestUnlockOfAPermit(t *testing.T) {
 	if code, _ := h.post("/unlock", "", url.Values{"key": {"s"}}, nil); code != http.StatusNotFound {
 		t.Errorf("%d: there is no lock of that name", code)
 	}
-	if u := h.unlock(url.Values{"key": {"s"}, "mode": {"semaphore"}, "fence": {strconv.FormatUint(g.Fence, 10)}}); u.Released != 1 {
+	if u := h.unlock(url.Values{"key": {"s"}, "mode": {"semaphore"},
+		"fence": {strconv.FormatUint(g.Fence, 10)}}); u.Released != 1 {
 		t.Errorf("%+v", u)
 	}
 	if u := h.unlock(url.Values{"key": {"s"}, "mode": {"semaphore"}}); u.Released != 1 {
@@ -140,15 +146,19 @@ func TestUnlockIsRefused(t *testing.T) {
 		head [2]string
 		code int
 	}{
-		"no key":        {"", url.Values{}, [2]string{}, http.StatusBadRequest},
-		"no such key":   {"", url.Values{"key": {"other"}}, [2]string{}, http.StatusNotFound},
-		"bad key":       {"", url.Values{"key": {"a\nb"}}, [2]string{}, http.StatusBadRequest},
-		"bad mode":      {"", url.Values{"key": {"k"}, "mode": {"all"}}, [2]string{}, http.StatusBadRequest},
-		"bad fence":     {"", url.Values{"key": {"k"}, "fence": {"-1"}}, [2]string{}, http.StatusBadRequest},
+		"no key":      {"", url.Values{}, [2]string{}, http.StatusBadRequest},
+		"no such key": {"", url.Values{"key": {"other"}}, [2]string{}, http.StatusNotFound},
+		"bad key":     {"", url.Values{"key": {"a\nb"}}, [2]string{}, http.StatusBadRequest},
+		"bad mode": {"", url.Values{"key": {"k"}, "mode": {"all"}}, [2]string{},
+			http.StatusBadRequest},
+		"bad fence": {"", url.Values{"key": {"k"}, "fence": {"-1"}}, [2]string{},
+			http.StatusBadRequest},
 		"another fence": {"", url.Values{"key": {"k"}, "fence": {"1"}}, [2]string{}, http.StatusNotFound},
-		"too much":      {"", url.Values{"key": {strings.Repeat("k", 5000)}}, [2]string{}, http.StatusBadRequest},
-		"another site":  {"", url.Values{"key": {"k"}}, [2]string{"Sec-Fetch-Site", "cross-site"}, http.StatusForbidden},
-		"by TCP":        {h.d.AdminAddr().String(), url.Values{"key": {"k"}}, [2]string{}, http.StatusNotFound},
+		"too much": {"", url.Values{"key": {strings.Repeat("k", 5000)}}, [2]string{},
+			http.StatusBadRequest},
+		"another site": {"", url.Values{"key": {"k"}}, [2]string{"Sec-Fetch-Site", "cross-site"},
+			http.StatusForbidden},
+		"by TCP": {h.d.AdminAddr().String(), url.Values{"key": {"k"}}, [2]string{}, http.StatusNotFound},
 	} {
 		code, b := h.post("/unlock", tc.addr, tc.form, func(r *http.Request) {
 			if tc.head[0] != "" {
@@ -185,7 +195,8 @@ func TestViewsAndUnlockingGoAlongWithWork(t *testing.T) {
 				if err == nil {
 					_, err = c.Release(t.Context(), client.ReleaseArgs{Key: q.Key, Owner: q.Owner, Fence: g.Fence})
 				}
-				if err != nil && !errors.Is(err, client.ErrNotHeld) && !errors.Is(err, client.ErrTimeout) && !errors.Is(err, client.ErrBusy) {
+				if err != nil && !errors.Is(err, client.ErrNotHeld) && !errors.Is(err, client.ErrTimeout) &&
+					!errors.Is(err, client.ErrBusy) {
 					t.Error(err)
 					return
 				}

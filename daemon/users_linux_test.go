@@ -35,7 +35,8 @@ func (p person) as(t testing.TB, f func()) {
 			groups[i+1] = uint32(g)
 		}
 		// Package syscall would change all threads.
-		_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)), uintptr(unsafe.Pointer(&groups[0])), 0)
+		_, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(groups)),
+			uintptr(unsafe.Pointer(&groups[0])), 0)
 		if e == 0 {
 			_, _, e = unix.RawSyscall(unix.SYS_SETRESGID, uintptr(p.gid), uintptr(p.gid), uintptr(p.gid))
 		}
@@ -134,7 +135,8 @@ func TestNamespacesLetInWhomTheyName(t *testing.T) {
 				t.Errorf("%+v looks at %q: %v", x.person, key, err)
 			}
 			many := []string{"other", key}
-			if gs, err := c.AcquireMany(t.Context(), many, client.AcquireArgs{Owner: 7}); may == errors.Is(err, client.ErrDenied) {
+			if gs, err := c.AcquireMany(t.Context(), many,
+				client.AcquireArgs{Owner: 7}); may == errors.Is(err, client.ErrDenied) {
 				t.Errorf("%+v asks for %q: %v", x.person, many, err)
 			} else if err == nil {
 				release(t, c, "other", 7, gs[0].Fence)
@@ -154,13 +156,14 @@ func TestNamespacesLetInWhomTheyName(t *testing.T) {
 			t.Errorf("%v, %v; %d should be seen", rows, err, want)
 		}
 	}
-	if _, err := other.Release(t.Context(), client.ReleaseArgs{Key: "users:held", Fence: g.Fence}); !errors.Is(err, client.ErrNotHeld) {
+	if _, err := other.Release(t.Context(), client.ReleaseArgs{Key: "users:held",
+		Fence: g.Fence}); !errors.Is(err, client.ErrNotHeld) {
 		t.Errorf("somebody else releases it: %v", err)
 	}
 }
 
-// One user asks for 50,000 locks that are held, from six connections, and takes what else there is to
-// take; the others' connections, holds and waits are theirs.
+// One user asks for 50,000 locks that are held, from six connections, and takes what else there is
+// to take; the others' connections, holds and waits are theirs.
 func TestAUserWhoWantsEverythingGetsHisShare(t *testing.T) {
 	const conns, holds, waiters, asks = 6, 1000, 20_000, 50_000
 	h := forAll(t, func(c *daemon.Config) {
@@ -182,7 +185,8 @@ func TestAUserWhoWantsEverythingGetsHisShare(t *testing.T) {
 	for i, r := range all {
 		var b []byte
 		for n := range asks / conns {
-			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: uint64(1000 + n), Owner: uint64(n), Key: []byte("wanted"), Wait: protocol.WaitAlways})
+			b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: uint64(1000 + n),
+				Owner: uint64(n), Key: []byte("wanted"), Wait: protocol.WaitAlways})
 		}
 		b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpPing, ID: 2})
 		go func() { _, _ = r.Write(b) }()
@@ -217,7 +221,8 @@ func TestAUserWhoWantsEverythingGetsHisShare(t *testing.T) {
 	for i := range 3 {
 		r := h.rawAs(greedy).hello()
 		for n := range uint64(500) {
-			r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 1000 + n, Key: fmt.Appendf(nil, "free-%d-%d", i, n)})
+			r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 1000 + n,
+				Key: fmt.Appendf(nil, "free-%d-%d", i, n)})
 		}
 		codes := r.answers(1000, 500)
 		if granted += codes[protocol.OK]; codes[protocol.OK]+codes[protocol.Limit] != 500 {

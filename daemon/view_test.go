@@ -57,7 +57,8 @@ func (h *host) queue(c *client.Client, key string, owner uint64, wait time.Durat
 func TestViewShowsWhatThereIs(t *testing.T) {
 	h := start(t, nil, func(c *daemon.Config) {
 		c.Classes = []engine.Class{{Name: "orders", Prefix: "order:"}}
-		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "short", Store: "store", MaxHold: 100 * time.Millisecond}}
+		c.Namespaces = []engine.Namespace{{Store: "store"},
+			{Prefix: "short", Store: "store", MaxHold: 100 * time.Millisecond}}
 	})
 	a, b := h.dial(client.Options{Name: "holder"}), h.dial(client.Options{Name: "waiter", Label: "x"})
 	g := take(t, a, client.AcquireArgs{Key: "order:1", Owner: 7, TTL: 20 * time.Second})
@@ -70,31 +71,39 @@ func TestViewShowsWhatThereIs(t *testing.T) {
 	if v.Version != "test" || v.PID != os.Getpid() || v.Up < 100 || v.NotReady != "" {
 		t.Errorf("%+v", v)
 	}
-	if tt := v.Totals; tt.Held != 2 || tt.Waiting != 1 || tt.Sessions != 2 || tt.Granted != 3 || tt.Lost != 1 || tt.Oldest < 100 {
+	if tt := v.Totals; tt.Held != 2 || tt.Waiting != 1 || tt.Sessions != 2 || tt.Granted != 3 ||
+		tt.Lost != 1 || tt.Oldest < 100 {
 		t.Errorf("%+v", tt)
 	}
-	if s := v.Stores; len(s) != 1 || s[0].Name != "store" || s[0].Kind != "embedded" || !s[0].Up || s[0].Leases != 2 {
+	if s := v.Stores; len(s) != 1 || s[0].Name != "store" || s[0].Kind != "embedded" || !s[0].Up ||
+		s[0].Leases != 2 {
 		t.Errorf("%+v", s)
 	}
-	if len(v.Holds) != 2 || len(v.Waiters) != 1 || len(v.Sessions) != 2 || v.More != (engine.ViewMore{}) {
+	if len(v.Holds) != 2 || len(v.Waiters) != 1 || len(v.Sessions) != 2 ||
+		v.More != (engine.ViewMore{}) {
 		t.Fatalf("%+v", v)
 	}
 	o := v.Holds[0]
-	if o.Key != "order:1" || o.Mode != "exclusive" || o.Owner != 7 || o.Fence != g.Fence || o.Class != "orders" || o.Session != a.Welcome().Session ||
-		o.PID != os.Getpid() || o.UID != os.Getuid() || o.Client != "holder" || o.Left <= 0 || o.Left > 20_000 || o.TTL != 10_000 || o.Held < 100 {
+	if o.Key != "order:1" || o.Mode != "exclusive" || o.Owner != 7 || o.Fence != g.Fence ||
+		o.Class != "orders" || o.Session != a.Welcome().Session ||
+		o.PID != os.Getpid() || o.UID != os.Getuid() || o.Client != "holder" || o.Left <= 0 ||
+		o.Left > 20_000 || o.TTL != 10_000 || o.Held < 100 {
 		t.Errorf("%+v", o)
 	}
 	if o = v.Holds[1]; o.Key != "other" || o.Mode != "shared" || o.Waiters != 1 {
 		t.Errorf("%+v", o)
 	}
 	w := v.Waiters[0]
-	if w.Key != "other" || w.Owner != 1<<62+1 || w.Client != "waiter/x" || w.Place != 1 || w.Left < 3_000_000 || w.Behind == nil || w.Behind.Client != "holder" {
+	if w.Key != "other" || w.Owner != 1<<62+1 || w.Client != "waiter/x" || w.Place != 1 ||
+		w.Left < 3_000_000 || w.Behind == nil || w.Behind.Client != "holder" {
 		t.Errorf("%+v", w)
 	}
-	if s := v.Sessions[0]; s.Client != "holder" || s.Holds != 2 || s.Since < 100 || s.Heard < 0 || !s.Watched {
+	if s := v.Sessions[0]; s.Client != "holder" || s.Holds != 2 || s.Since < 100 ||
+		s.Heard < 0 || !s.Watched {
 		t.Errorf("%+v", s)
 	}
-	if l := v.Lost[0]; l.Key != "short" || l.Fence != short.Fence || l.Reason != "too_long" || l.Client != "holder" || l.Held < 90 {
+	if l := v.Lost[0]; l.Key != "short" || l.Fence != short.Fence || l.Reason != "too_long" ||
+		l.Client != "holder" || l.Held < 90 {
 		t.Errorf("%+v", l)
 	}
 }
@@ -103,7 +112,8 @@ func TestViewIsOrderedAndCut(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})
 	for i, key := range []string{"c", "a", "b", "x:1", "x:2"} { // the later, the less is left
-		take(t, c, client.AcquireArgs{Key: key, Owner: 1, Fixed: true, TTL: 6*time.Second - time.Duration(i)*100*time.Millisecond})
+		take(t, c, client.AcquireArgs{Key: key, Owner: 1, Fixed: true,
+			TTL: 6*time.Second - time.Duration(i)*100*time.Millisecond})
 	}
 	h.queue(h.dial(client.Options{}), "b", 1, time.Hour)
 	for _, tc := range []struct {
@@ -136,8 +146,10 @@ func TestViewIsOrderedAndCut(t *testing.T) {
 			t.Errorf("%s: %s (more: %v), want %s", tc.query, got, v.More.Holds, tc.want)
 		}
 	}
-	for _, bad := range []string{"limit=0x", "limit=-1", "limit=1001", "sort=hostile", "desc=perhaps"} {
-		if r, b := h.get("/view.json?"+bad, ""); r.StatusCode != http.StatusBadRequest || !strings.HasPrefix(string(b), "bad query: ") {
+	for _, bad := range []string{"limit=0x", "limit=-1", "limit=1001", "sort=hostile",
+		"desc=perhaps"} {
+		if r, b := h.get("/view.json?"+bad, ""); r.StatusCode != http.StatusBadRequest ||
+			!strings.HasPrefix(string(b), "bad query: ") {
 			t.Errorf("%s: %s %s", bad, r.Status, b)
 		}
 	}
@@ -155,7 +167,8 @@ func TestAViewOfNothingHasEmptyLists(t *testing.T) {
 		}
 	}
 	h.d.Engine().StoreDown(h.d.Engine().Stores()[0], errors.New("gone fishing"))
-	if v := h.view(engine.ViewQuery{}); v.NotReady == "" || v.Stores[0].Up || v.Stores[0].Error != "gone fishing" {
+	if v := h.view(engine.ViewQuery{}); v.NotReady == "" || v.Stores[0].Up ||
+		v.Stores[0].Error != "gone fishing" {
 		t.Errorf("%+v", v)
 	}
 	h.d.Engine().StoreUp(h.d.Engine().Stores()[0])

@@ -1,7 +1,7 @@
 package protocol
 
-// AppendRequest appends q as one frame. It is the inverse of DecodeRequest. It checks nothing, so that
-// tests can send requests that a daemon must refuse.
+// AppendRequest appends q as one frame. It is the inverse of DecodeRequest. It checks nothing, so
+// that tests can send requests that a daemon must refuse.
 func AppendRequest(b []byte, q *Request) []byte {
 	b, at := openFrame(b)
 	switch q.Op {

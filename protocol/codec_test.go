@@ -18,10 +18,14 @@ import (
 // garbage.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	for _, key := range []string{"order:42", strings.Repeat("k", MaxKey), strings.Repeat("日", 60)} {
-		acquire := AppendRequest(nil, &Request{Op: OpAcquire, ID: 1 << 40, Key: []byte(key), Owner: 7, Wait: -1, TTL: 30000})
-		release := AppendRequest(nil, &Request{Op: OpRelease, ID: 1 << 40, Key: []byte(key), Owner: 7, Fence: 1 << 60})
-		many := AppendRequest(nil, &Request{Op: OpAcquireMany, ID: 9, Keys: [][]byte{[]byte(key), []byte("b")}, Owner: 7})
-		traced := AppendRequest(nil, &Request{Op: OpAcquire, ID: 9, Key: []byte(key), Trace: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")})
+		acquire := AppendRequest(nil, &Request{Op: OpAcquire, ID: 1 << 40, Key: []byte(key), Owner: 7,
+			Wait: -1, TTL: 30000})
+		release := AppendRequest(nil, &Request{Op: OpRelease, ID: 1 << 40, Key: []byte(key), Owner: 7,
+			Fence: 1 << 60})
+		many := AppendRequest(nil, &Request{Op: OpAcquireMany, ID: 9,
+			Keys: [][]byte{[]byte(key), []byte("b")}, Owner: 7})
+		traced := AppendRequest(nil, &Request{Op: OpAcquire, ID: 9, Key: []byte(key),
+			Trace: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")})
 		q := Request{Keys: make([][]byte, 0, 2)}
 		g := Grant{Fence: 1 << 60, Left: 29698, Deadline: 1 << 40, Count: 1}
 		buf := make([]byte, 0, 1024)
@@ -72,7 +76,8 @@ func must(t *testing.T, err error) {
 // before.
 func TestDecodeForgetsTheRequestBefore(t *testing.T) {
 	var q Request
-	for _, v := range append(readVectors(t, "requests.txt"), readVectors(t, "requests-accept.txt")...) {
+	for _, v := range append(readVectors(t, "requests.txt"),
+		readVectors(t, "requests-accept.txt")...) {
 		if err := DecodeRequest(v.payload(), &q); err != nil {
 			t.Fatalf("%s: %v", v.name, err)
 		}
@@ -152,7 +157,8 @@ func sameNumbers(t *testing.T, section string, spec, code map[string]int) {
 	}
 	for name, n := range code {
 		if got, ok := spec[name]; !ok || got != n {
-			t.Errorf("%s: %s is %d in the code, %d in the specification (there: %v)", section, name, n, got, ok)
+			t.Errorf("%s: %s is %d in the code, %d in the specification (there: %v)", section,
+				name, n, got, ok)
 		}
 	}
 }
@@ -181,7 +187,8 @@ func constants(t *testing.T) map[string]map[string]int {
 }
 
 func BenchmarkDecodeAcquire(b *testing.B) {
-	p := AppendRequest(nil, &Request{Op: OpAcquire, ID: 12345, Key: []byte("order:42"), Owner: 7, Wait: -1, TTL: 30000})[HeaderLen:]
+	p := AppendRequest(nil, &Request{Op: OpAcquire, ID: 12345, Key: []byte("order:42"), Owner: 7,
+		Wait: -1, TTL: 30000})[HeaderLen:]
 	var q Request
 	b.ReportAllocs()
 	for b.Loop() {

@@ -10,7 +10,8 @@ import (
 
 // hostile are headers that claim more than there is.
 var hostile = [][]byte{
-	{0xdd, 0xff, 0xff, 0xff, 0xff},                               // the 5 bytes that claim 4 billion entries
+	// the 5 bytes that claim 4 billion entries
+	{0xdd, 0xff, 0xff, 0xff, 0xff},
 	{0x94, 0x08, 0x09, 0xdd, 0xff, 0xff, 0xff, 0xff, 0x07},       // … as the keys of an acquire-many
 	{0x94, 0x09, 0x09, 0xdd, 0xff, 0xff, 0xff, 0xff, 0x07},       // … as the pairs of a release-many
 	{0x93, 0x0a, 0x09, 0xdf, 0xff, 0xff, 0xff, 0xff},             // … as an appended map
@@ -89,7 +90,8 @@ func valid(t *testing.T, q *Request) {
 			t.Fatal(err)
 		}
 	}
-	if q.ID == 0 || q.ID > math.MaxInt64 || q.Owner > math.MaxInt64 || q.Fence > math.MaxInt64 || q.Mode > Permit ||
+	if q.ID == 0 || q.ID > math.MaxInt64 || q.Owner > math.MaxInt64 || q.Fence > math.MaxInt64 ||
+		q.Mode > Permit ||
 		(q.Mode == Permit) != (q.Permits > 0) && q.Op == OpAcquire || q.Permits > MaxPermits ||
 		q.Wait < -1 || q.Wait > MaxWait || q.TTL > MaxTTL || len(q.Keys) > MaxMany {
 		t.Fatalf("out of range: %+v", q)
@@ -107,7 +109,8 @@ func valid(t *testing.T, q *Request) {
 // FuzzDecodeMessage: no payload from a daemon panics in any reading of it, and
 // what is read means the same when written anew.
 func FuzzDecodeMessage(f *testing.F) {
-	seedPayloads(f, "replies.txt", "replies-accept.txt", "pushes.txt", "pushes-accept.txt", "bad-replies.txt")
+	seedPayloads(f, "replies.txt", "replies-accept.txt", "pushes.txt", "pushes-accept.txt",
+		"bad-replies.txt")
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		m, err := DecodeMessage(payload)
 		if err != nil {
@@ -170,8 +173,10 @@ func FuzzCut(f *testing.F) {
 			used += HeaderLen + len(p)
 		}
 		parts, pErr := cutAll(stream[used:], first, maxFrame)
-		if (wErr == nil) != (pErr == nil) || !bytes.Equal(bytes.Join(whole, nil), bytes.Join(parts, nil)) || len(whole) != len(parts) {
-			t.Fatalf("cut at %d: %d frames, %v; whole: %d frames, %v", at, len(parts), pErr, len(whole), wErr)
+		if (wErr == nil) != (pErr == nil) || !bytes.Equal(bytes.Join(whole, nil),
+			bytes.Join(parts, nil)) || len(whole) != len(parts) {
+			t.Fatalf("cut at %d: %d frames, %v; whole: %d frames, %v", at, len(parts), pErr,
+				len(whole), wErr)
 		}
 	})
 }

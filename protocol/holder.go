@@ -154,7 +154,8 @@ func (m *Message) holders() (hs []Holder, err error) {
 	err = m.entries(holderFields, func() error {
 		var h Holder
 		var kind uint64
-		err := m.get(&kind, &h.Host, &h.Version, &h.Daemon, &h.Started, &h.Held, &h.Left, &h.Name, &h.Note,
+		err := m.get(&kind, &h.Host, &h.Version, &h.Daemon, &h.Started, &h.Held, &h.Left,
+			&h.Name, &h.Note,
 			&h.Session, &h.PID, &h.UID, &h.Client, &h.Fence)
 		h.Kind = HolderKind(min(kind, 255))
 		hs = append(hs, h)

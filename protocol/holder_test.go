@@ -7,16 +7,18 @@ import (
 
 func TestHolderForPeople(t *testing.T) {
 	for want, h := range map[string]Holder{
-		"web-3":                                  {Kind: HolderDaemon, Host: "web-3"},
-		"web-3 (not on a:1; no answer from b:2)": {Kind: HolderDaemon, Host: "web-3", Note: "not on a:1; no answer from b:2"},
-		"an unregistered daemon":                 {Kind: HolderUnregistered, Name: "wThcjhdMeW3Yi7_GUSIGTQ"},
-		"another program":                        {Kind: HolderForeign, Name: "theirs"},
-		"another host":                           {Kind: 77, Host: "web-3"},
-		"process 815 (backup/nightly)":           {Kind: HolderHere, Session: 9, PID: 815, Client: "backup/nightly"},
-		"process 815":                            {Kind: HolderHere, Session: 9, PID: 815},
-		"backup":                                 {Kind: HolderHere, Session: 9, Client: "backup"},
-		"session 9":                              {Kind: HolderHere, Session: 9},
-		"this host":                              {Kind: HolderHere},
+		"web-3": {Kind: HolderDaemon, Host: "web-3"},
+		"web-3 (not on a:1; no answer from b:2)": {Kind: HolderDaemon, Host: "web-3",
+			Note: "not on a:1; no answer from b:2"},
+		"an unregistered daemon": {Kind: HolderUnregistered, Name: "wThcjhdMeW3Yi7_GUSIGTQ"},
+		"another program":        {Kind: HolderForeign, Name: "theirs"},
+		"another host":           {Kind: 77, Host: "web-3"},
+		"process 815 (backup/nightly)": {Kind: HolderHere, Session: 9, PID: 815,
+			Client: "backup/nightly"},
+		"process 815": {Kind: HolderHere, Session: 9, PID: 815},
+		"backup":      {Kind: HolderHere, Session: 9, Client: "backup"},
+		"session 9":   {Kind: HolderHere, Session: 9},
+		"this host":   {Kind: HolderHere},
 	} {
 		if got := h.String(); got != want {
 			t.Errorf("%+v is %q, not %q", h, got, want)
@@ -61,7 +63,8 @@ func TestInspectedWithoutHolders(t *testing.T) {
 		}
 		return m.State()
 	}
-	if s, err := read(AppendInspected(nil, 1, &State{Held: HeldThere, Left: -1})); err != nil || s.By != nil {
+	if s, err := read(AppendInspected(nil, 1, &State{Held: HeldThere, Left: -1})); err != nil ||
+		s.By != nil {
 		t.Errorf("%+v, %v", s, err)
 	}
 	b, at := openFrame(nil)

@@ -192,7 +192,8 @@ func (m *Message) Error() (msg string, detail int64, err error) {
 // Welcome reads the answer to a hello.
 func (m *Message) Welcome() (w Welcome, err error) {
 	var watch uint64
-	err = m.get(&w.Version, &w.Session, &w.Now, &w.MaxFrame, &w.MinTTL, &w.DefaultTTL, &w.MaxTTL, &watch)
+	err = m.get(&w.Version, &w.Session, &w.Now, &w.MaxFrame, &w.MinTTL, &w.DefaultTTL,
+		&w.MaxTTL, &watch)
 	if err != nil {
 		return w, err
 	}
@@ -308,7 +309,8 @@ func (m *Message) List() (rows []Row, next string, err error) {
 	err = m.entries(9, func() error {
 		var r Row
 		var mode uint64
-		err := m.get(&r.Key, &mode, &r.Holders, &r.Waiters, &r.Fence, &r.Left, &r.Session, &r.PID, &r.Client)
+		err := m.get(&r.Key, &mode, &r.Holders, &r.Waiters, &r.Fence, &r.Left, &r.Session,
+			&r.PID, &r.Client)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,8 @@ func ParseTraceparent[S ~string | ~[]byte](s S) (p Traceparent, ok bool) {
 		return p, false
 	}
 	var version, flags [1]byte
-	if !unhex(version[:], s[:2]) || !unhex(p.Trace[:], s[3:35]) || !unhex(p.Parent[:], s[36:52]) || !unhex(flags[:], s[53:55]) {
+	if !unhex(version[:], s[:2]) || !unhex(p.Trace[:], s[3:35]) || !unhex(p.Parent[:], s[36:52]) ||
+		!unhex(flags[:], s[53:55]) {
 		return p, false
 	}
 	switch v := version[0]; {

@@ -10,8 +10,9 @@ import (
 )
 
 func grantOf(l []any) Grant {
-	return Grant{Fence: uint64(number(l[0])), Left: uint64(number(l[1])), Deadline: uint64(number(l[2])),
-		Count: uint64(number(l[3])), End: uint64(number(l[4])), Flags: uint64(number(l[5]))}
+	return Grant{Fence: uint64(number(l[0])), Left: uint64(number(l[1])),
+		Deadline: uint64(number(l[2])),
+		Count:    uint64(number(l[3])), End: uint64(number(l[4])), Flags: uint64(number(l[5]))}
 }
 
 // reply builds the value that a vector's fields describe: what read returns.
@@ -40,7 +41,8 @@ func (v *vector) reply() any {
 		}
 		return w
 	case OpAcquire, OpRenew, OpDowngrade:
-		return Grant{v.uint("fence"), v.uint("left"), v.uint("deadline"), v.uint("count"), v.uint("end"), v.uint("flags")}
+		return Grant{v.uint("fence"), v.uint("left"), v.uint("deadline"), v.uint("count"), v.uint("end"),
+			v.uint("flags")}
 	case OpAcquireMany:
 		var gs []Grant
 		for _, g := range v.list("grants") {
@@ -54,7 +56,8 @@ func (v *vector) reply() any {
 	case OpPing:
 		return v.uint("now")
 	case OpInspect:
-		return State{uint8(v.num("held")), Mode(v.num("mode")), v.uint("holders"), v.uint("waiters"), v.num("left"),
+		return State{uint8(v.num("held")), Mode(v.num("mode")), v.uint("holders"),
+			v.uint("waiters"), v.num("left"),
 			v.uint("fence"), holdersOf(v.list("by"))}
 	case OpReleaseMany:
 		var cs []Code
@@ -67,7 +70,8 @@ func (v *vector) reply() any {
 		for _, r := range v.list("rows") {
 			l := r.([]any)
 			u := func(i int) uint64 { return uint64(number(l[i])) }
-			p.Rows = append(p.Rows, Row{l[0].(string), Mode(u(1)), u(2), u(3), u(4), number(l[5]), u(6), u(7), l[8].(string)})
+			p.Rows = append(p.Rows, Row{l[0].(string), Mode(u(1)), u(2), u(3), u(4), number(l[5]), u(6),
+				u(7), l[8].(string)})
 		}
 		return p
 	case OpStored:
@@ -75,7 +79,8 @@ func (v *vector) reply() any {
 		for _, r := range v.list("rows") {
 			l := r.([]any)
 			s := func(i int) string { return l[i].(string) }
-			p.Rows = append(p.Rows, StoredRow{s(0), s(1), s(2), Mode(number(l[3])), s(4), uint8(number(l[5])),
+			p.Rows = append(p.Rows, StoredRow{s(0), s(1), s(2), Mode(number(l[3])), s(4),
+				uint8(number(l[5])),
 				number(l[6]), number(l[7]), uint64(number(l[8])), nil})
 			if len(l) > 9 {
 				p.Rows[len(p.Rows)-1].By = holdersOf(l[9].([]any))
@@ -184,7 +189,8 @@ func TestVectorsReplies(t *testing.T) {
 	}
 	eachVector(t, "replies.txt", func(t *testing.T, v *vector) {
 		check(t, v)
-		if got := write(v.uint("id"), Code(v.num("code")), Op(v.num("to")), v.reply()); !bytes.Equal(got, v.frame) {
+		if got := write(v.uint("id"), Code(v.num("code")), Op(v.num("to")),
+			v.reply()); !bytes.Equal(got, v.frame) {
 			t.Errorf("encode\n got %x\nwant %x", got, v.frame)
 		}
 		crossCheck(t, v.payload(), true)
@@ -352,7 +358,8 @@ func holdersOf(list []any) (hs []Holder) {
 	for _, x := range list {
 		l := x.([]any)
 		s := func(i int) string { return l[i].(string) }
-		hs = append(hs, Holder{HolderKind(number(l[0])), s(1), s(2), uint64(number(l[3])), number(l[4]), number(l[5]),
+		hs = append(hs, Holder{HolderKind(number(l[0])), s(1), s(2), uint64(number(l[3])),
+			number(l[4]), number(l[5]),
 			number(l[6]), s(7), s(8), uint64(number(l[9])), uint64(number(l[10])), number(l[11]), s(12),
 			uint64(number(l[13]))})
 	}

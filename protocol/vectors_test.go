@@ -109,7 +109,8 @@ func cutOne(t *testing.T, frame []byte) []byte {
 
 // request builds the request that a vector's fields describe.
 func (v *vector) request() Request {
-	q := Request{Op: Op(v.num("op")), ID: v.uint("id"), Owner: v.uint("owner"), Mode: Mode(v.num("mode")),
+	q := Request{Op: Op(v.num("op")), ID: v.uint("id"), Owner: v.uint("owner"),
+		Mode: Mode(v.num("mode")),
 		Wait: v.num("wait"), TTL: v.uint("ttl"), Flags: v.uint("flags"), Fence: v.uint("fence"),
 		Target: v.uint("target"), MinVersion: v.uint("min_version"), MaxVersion: v.uint("max_version"),
 		Limit: v.uint("limit"), Permits: v.uint("permits")}
@@ -134,7 +135,9 @@ func (v *vector) request() Request {
 func same(t *testing.T, got, want Request) {
 	t.Helper()
 	empty := cmp.Transformer("empty", func(b []byte) string { return string(b) })
-	list := cmp.Transformer("list", func(b [][]byte) string { return string(bytes.Join(b, []byte{0})) })
+	list := cmp.Transformer("list", func(b [][]byte) string {
+		return string(bytes.Join(b, []byte{0}))
+	})
 	fences := cmp.Transformer("fences", func(f []uint64) []uint64 {
 		if len(f) == 0 {
 			return nil

@@ -24,7 +24,8 @@ func TestALeaseIsDueWhenAThirdOfItsTTLHasGone(t *testing.T) {
 	if due := s.Due(108*second, 10, nil); len(due) != 0 {
 		t.Fatal("due too early")
 	}
-	if late := s.Late(s.Next() + 3*second); late != 3*time.Second || s.Late(s.Next()-1) != 0 || New(1).Late(second) != 0 {
+	if late := s.Late(s.Next() + 3*second); late != 3*time.Second || s.Late(s.Next()-1) != 0 ||
+		New(1).Late(second) != 0 {
 		t.Fatalf("late by %v", late)
 	}
 	if due := s.Due(110*second, 10, nil); len(due) != 1 || due[0].Lease != l || s.Len() != 0 {

@@ -16,8 +16,8 @@ import (
 // namespace has a boot clock that is ahead of the others by so much.
 const slept = 11 * 24 * time.Hour
 
-// A suspend moves the boot clock on and no other: what was held before it is over then. A child that
-// lives where the boot clock is ahead has to read that one, and its timer has to go by it.
+// A suspend moves the boot clock on and no other: what was held before it is over then. A child
+// that lives where the boot clock is ahead has to read that one, and its timer has to go by it.
 func TestTheClockCountsSuspends(t *testing.T) {
 	if os.Getenv("LOCKSIDECAR_SLEPT") != "" {
 		fmt.Println(Boottime(), woken(t)-Boottime() < int64(time.Hour))
@@ -27,14 +27,17 @@ func TestTheClockCountsSuspends(t *testing.T) {
 	if err != nil {
 		t.Skip("unshare of util-linux is not there")
 	}
-	args := []string{"--time", "--boottime", fmt.Sprint(int(slept.Seconds())), "--", os.Args[0], "-test.run=TestTheClockCountsSuspends", "-test.v"}
+	args := []string{"--time", "--boottime", fmt.Sprint(int(slept.Seconds())), "--", os.Args[0],
+		"-test.run=TestTheClockCountsSuspends", "-test.v"}
 	if os.Geteuid() != 0 {
 		args = append([]string{"--map-root-user"}, args...)
 	}
-	if out, err := exec.Command(unshare, append(args[:len(args)-3:len(args)-3], "true")...).CombinedOutput(); err != nil {
+	if out, err := exec.Command(unshare, append(args[:len(args)-3:len(args)-3],
+		"true")...).CombinedOutput(); err != nil {
 		t.Skipf("no time namespaces here: %s%v", out, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // a timer of another clock would never ring
+	// a timer of another clock would never ring
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, unshare, args...)
 	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SLEPT=1")
@@ -48,7 +51,8 @@ func TestTheClockCountsSuspends(t *testing.T) {
 		t.Fatalf("%s: %v", out, err)
 	}
 	if ahead := time.Duration(read - Boottime()); ahead < slept-time.Hour || !rang {
-		t.Errorf("a machine that has slept for %v reads %v more; its timer rings: %v", slept, ahead.Round(time.Second), rang)
+		t.Errorf("a machine that has slept for %v reads %v more; its timer rings: %v", slept,
+			ahead.Round(time.Second), rang)
 	}
 }
 

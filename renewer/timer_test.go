@@ -54,7 +54,8 @@ func TestTheTimerKnowsHowLateItWas(t *testing.T) {
 	const late = 300 * time.Millisecond
 	tm.Wake(Boottime() - int64(late))
 	<-fired
-	if got := tm.Worst(); got != 0 && got < late { // not 0, unless this goroutine has stood still until it was a second
+	// not 0, unless this goroutine has stood still until it was a second
+	if got := tm.Worst(); got != 0 && got < late {
 		t.Errorf("%v", got)
 	}
 	if got := tm.Worst(); got != 0 {

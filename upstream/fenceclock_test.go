@@ -17,7 +17,8 @@ func TestFenceClockDoesNotRunAway(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	now := int64(time.Hour)
 	boot := func() int64 { return now }
-	hosts := []*upstream.FenceClock{upstream.NewFenceClock(boot), upstream.NewFenceClock(boot), upstream.NewFenceClock(boot)}
+	hosts := []*upstream.FenceClock{upstream.NewFenceClock(boot), upstream.NewFenceClock(boot),
+		upstream.NewFenceClock(boot)}
 	clock := func() int64 { return year2027 + now/1000 }
 	counter := uint64(0)
 	for range 100_000 {
@@ -66,10 +67,13 @@ func TestFenceClockFollowsTheOldServersClock(t *testing.T) {
 	if err := next.Arrive(c.Leave()); err != nil || next.Floor() != c.Floor() {
 		t.Errorf("the successor's floor is %d, not %d (%v)", next.Floor(), c.Floor(), err)
 	}
-	if err := next.Arrive(upstream.NewFenceClock(boot).Leave()); err != nil || next.Floor() != c.Floor() {
-		t.Errorf("the floor is %d, not %d, after one that has seen nothing (%v)", next.Floor(), c.Floor(), err)
+	if err := next.Arrive(upstream.NewFenceClock(boot).Leave()); err != nil ||
+		next.Floor() != c.Floor() {
+		t.Errorf("the floor is %d, not %d, after one that has seen nothing (%v)", next.Floor(),
+			c.Floor(), err)
 	}
-	for _, bad := range []string{"x", "5", "-1 5", "1 2 3", "9999999999999999999 1", "1 9999999999999999"} {
+	for _, bad := range []string{"x", "5", "-1 5", "1 2 3", "9999999999999999999 1",
+		"1 9999999999999999"} {
 		if err := next.Arrive([]byte(bad)); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -83,8 +87,8 @@ func TestFenceClockFollowsTheOldServersClock(t *testing.T) {
 	}
 }
 
-// A clock that was ahead for a while raises the floor for a few more minutes. The floor does not fall
-// afterwards.
+// A clock that was ahead for a while raises the floor for a few more minutes. The floor does not
+// fall afterwards.
 func TestFenceClockForgetsAClockThatWasAhead(t *testing.T) {
 	now := int64(time.Hour)
 	c := upstream.NewFenceClock(func() int64 { return now })

@@ -36,13 +36,15 @@ func TestAQuestionAndItsAnswerSurviveTheirTexts(t *testing.T) {
 
 // Anybody who can write to the store can send any text.
 func TestHostileQuestionsAndAnswers(t *testing.T) {
-	for _, text := range []string{"", " ", "l", "l k", "l, k", "x,1 k", "l,1", "l,1 ", "l,-1 k", "l,ÿ k", "l,1,,2 k",
+	for _, text := range []string{"", " ", "l", "l k", "l, k", "x,1 k", "l,1", "l,1 ", "l,-1 k",
+		"l,ÿ k", "l,1,,2 k",
 		"l,10000000000000000 k", "l" + strings.Repeat(",1", maxTokens+1) + " k"} {
 		if q, ok := ParseQuestion(text); ok {
 			t.Errorf("%q is %+v", text, q)
 		}
 	}
-	for _, text := range []string{"", ",", "-1,5", "5", "5,6,7", "99999999999999999999,5", "9223372036854775807,5", "a,5", "1e3,5"} {
+	for _, text := range []string{"", ",", "-1,5", "5", "5,6,7", "99999999999999999999,5",
+		"9223372036854775807,5", "a,5", "1e3,5"} {
 		locks := []Lock{{Daemon: "a", Token: 1}, {Daemon: "a", Token: 2}}
 		Questions(nil, "k", cache.Exclusive, locks)[0].Learn(text)
 		if l := locks[0]; l.Held != 0 {
@@ -62,7 +64,8 @@ func TestADaemonThatDoesNotAnswerIsNotAskedForAWhile(t *testing.T) {
 	some[2].Learn("5") // a busy daemon may answer one of two questions in time
 	m.Add(some, now)
 	all := qs()
-	if got := m.Without(all, now.Add(muteTime-1)); len(got) != 1 || got[0].Daemon != "b" || all[0] == nil || all[1] == nil {
+	if got := m.Without(all, now.Add(muteTime-1)); len(got) != 1 || got[0].Daemon != "b" ||
+		all[0] == nil || all[1] == nil {
 		t.Errorf("%+v", got)
 	}
 	if got := m.Without(qs(), now.Add(muteTime)); len(got) != 2 {
@@ -89,7 +92,8 @@ func TestTheTimeHeldIsRightWhenAllAnswersAreThere(t *testing.T) {
 	}
 	begin := time.Now()
 	Ask(t.Context(), asked)
-	if held := time.Duration(asked[0].Locks[0].Held); held < time.Second+a.took || held > time.Second+time.Since(begin) {
+	if held := time.Duration(asked[0].Locks[0].Held); held < time.Second+a.took ||
+		held > time.Second+time.Since(begin) {
 		t.Errorf("held for %v, of which the others' answers took %v", held, a.took)
 	}
 	if asked[0].Locks[1].Held != 0 || asked[1].Locks[0].Held != 0 {
@@ -108,7 +112,8 @@ func TestTheAnswerToACloneIsMerged(t *testing.T) {
 		t.Error("a clone without an answer has answered")
 	}
 	q.Merge(answered, now)
-	if held := time.Duration(locks[0].Held); !q.Answered() || held < time.Second || locks[1].Held != 0 {
+	if held := time.Duration(locks[0].Held); !q.Answered() || held < time.Second ||
+		locks[1].Held != 0 {
 		t.Errorf("%+v", locks)
 	}
 }

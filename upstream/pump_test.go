@@ -45,20 +45,21 @@ func TestAPumpDeliversEveryOpOnceAndStampsTheTimeBefore(t *testing.T) {
 	var all sync.WaitGroup
 	all.Add(1000)
 	l := upstream.NewLane(2, 64)
-	p := upstream.NewPump(s, func() int64 { return clock.Add(1) }, upstream.Observer{Deliver: func(b *upstream.Batch) {
-		if b.Sent == 0 || b.Sent > clock.Load() {
-			t.Error("sent at", b.Sent)
-		}
-		mu.Lock()
-		for i, o := range b.Ops {
-			if b.Results[i].Status != cache.Done {
-				t.Error(b.Results[i])
+	p := upstream.NewPump(s, func() int64 { return clock.Add(1) },
+		upstream.Observer{Deliver: func(b *upstream.Batch) {
+			if b.Sent == 0 || b.Sent > clock.Load() {
+				t.Error("sent at", b.Sent)
 			}
-			seen[o.Token]++
-			all.Done()
-		}
-		mu.Unlock()
-	}, Failed: func(err error) { t.Error(err) }})
+			mu.Lock()
+			for i, o := range b.Ops {
+				if b.Results[i].Status != cache.Done {
+					t.Error(b.Results[i])
+				}
+				seen[o.Token]++
+				all.Done()
+			}
+			mu.Unlock()
+		}, Failed: func(err error) { t.Error(err) }})
 	p.Run(l)
 	for i := range uint64(1000) {
 		l.Push(op(i + 1))
@@ -78,7 +79,8 @@ func TestClosingAPumpAnswersWhatIsInFlightAmbiguously(t *testing.T) {
 	s := &slow{let: make(chan struct{})}
 	got := make(chan cache.Status, 1)
 	l := upstream.NewLane(1, 64)
-	p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Observer{Deliver: func(b *upstream.Batch) { got <- b.Results[0].Status }})
+	p := upstream.NewPump(s, func() int64 { return 1 },
+		upstream.Observer{Deliver: func(b *upstream.Batch) { got <- b.Results[0].Status }})
 	p.Run(l)
 	l.Push(op(1))
 	l.Kick()

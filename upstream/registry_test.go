@@ -12,18 +12,21 @@ func TestRegistrationSurvivesItsText(t *testing.T) {
 		t.Fatalf("%+v, %v", got, ok)
 	}
 	// A later version may say more.
-	if got, ok := ParseRegistration(`{"host":"web-3","zone":"eu","pid":1}`); !ok || got.Host != "web-3" || got.PID != 1 {
+	if got, ok := ParseRegistration(`{"host":"web-3","zone":"eu","pid":1}`); !ok ||
+		got.Host != "web-3" || got.PID != 1 {
 		t.Fatalf("%+v, %v", got, ok)
 	}
 }
 
 func TestHostileRegistrations(t *testing.T) {
-	for _, text := range []string{"", "no JSON", "null", "{}", `{"host":""}`, `{"host":7}`, `{"host":"` + strings.Repeat("x", maxEntry) + `"}`} {
+	for _, text := range []string{"", "no JSON", "null", "{}", `{"host":""}`, `{"host":7}`,
+		`{"host":"` + strings.Repeat("x", maxEntry) + `"}`} {
 		if r, ok := ParseRegistration(text); ok {
 			t.Errorf("%.40q is %+v", text, r)
 		}
 	}
-	for _, host := range []string{"\x1b[2Jweb", "web\n3", "\u202eweb", "\u0085", "\xff\xfe", strings.Repeat("é", 300)} {
+	for _, host := range []string{"\x1b[2Jweb", "web\n3", "\u202eweb", "\u0085", "\xff\xfe",
+		strings.Repeat("é", 300)} {
 		for _, r := range []Registration{{Host: host}, {Host: "a", Version: host}} {
 			got, ok := ParseRegistration(r.Encode())
 			if !ok {

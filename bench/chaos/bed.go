@@ -55,7 +55,8 @@ func (c *bed) fail(check, format string, args ...any) {
 	c.Violations = append(c.Violations, Violation{check, fmt.Sprintf(format, args...)})
 }
 
-// within makes the run's directory and has run happen there. Whatever it ends with, all processes end.
+// within makes the run's directory and has run happen there. Whatever it ends with, all processes
+// end.
 func (c *bed) within(run func()) {
 	dir, err := os.MkdirTemp("", "chaos")
 	if err != nil {
@@ -91,7 +92,8 @@ func (c *bed) startWorker(kind string, at int, orders Orders) *worker {
 		kind, program = "go", c.Programs["go"]
 	}
 	orders.Worker, orders.Register, orders.Owners = len(c.workers), c.register.Addr(), ownersEach
-	w, err := startWorker(kind, program, orders, at, filepath.Join(c.dir, fmt.Sprintf("worker%d-%s.log", orders.Worker, kind)))
+	w, err := startWorker(kind, program, orders, at,
+		filepath.Join(c.dir, fmt.Sprintf("worker%d-%s.log", orders.Worker, kind)))
 	if err != nil {
 		panic(broken{err})
 	}
@@ -114,7 +116,8 @@ func (c *bed) endWorkers() {
 	}
 }
 
-// nothingLeft waits until no daemon, and no store as they see it, has anything that is held or waited for.
+// nothingLeft waits until no daemon, and no store as they see it, has anything that is held or
+// waited for.
 func (c *bed) nothingLeft() {
 	var left []string
 	if !c.until(patience, func() bool {
@@ -128,7 +131,8 @@ func (c *bed) nothingLeft() {
 		}
 		return len(left) == 0
 	}) {
-		c.fail("left", "%d are left at the end: %s", len(left), strings.Join(left[:min(len(left), 5)], "; "))
+		c.fail("left", "%d are left at the end: %s", len(left),
+			strings.Join(left[:min(len(left), 5)], "; "))
 	}
 }
 
@@ -180,7 +184,8 @@ func (c *bed) allServed() {
 		}
 		return true
 	}) {
-		c.fail("floor", "somebody was granted nothing more when all was healed; by worker %v, then %v", before, c.byWorker())
+		c.fail("floor", "somebody was granted nothing more when all was healed; by worker %v, then %v",
+			before, c.byWorker())
 	}
 }
 

@@ -26,7 +26,8 @@ func (c *cell) begin() {
 	together(c.workers, (*worker).ready)
 	time.Sleep(calm)
 	if !c.until(patience, func() bool { return c.grants() >= calmFloor && c.short() == "" }) {
-		c.fail("floor", "%d grants before the first fault%s; by worker: %v", c.grants(), c.short(), c.byWorker())
+		c.fail("floor", "%d grants before the first fault%s; by worker: %v", c.grants(),
+			c.short(), c.byWorker())
 	}
 }
 
@@ -117,8 +118,9 @@ func (c *cell) link(h *host, listen string) (addrs []string) {
 // addWorker starts the next one, at a host; see worker.ready.
 func (c *cell) addWorker(at int) *worker {
 	no := len(c.workers)
-	orders := Orders{Socket: c.hosts[at].socket(), Prefix: c.prefix, Keys: keysEach, Semaphores: semaphoresEach,
-		TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
+	orders := Orders{Socket: c.hosts[at].socket(), Prefix: c.prefix, Keys: keysEach,
+		Semaphores: semaphoresEach,
+		TTL:        c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
 	if c.locks {
 		orders.Semaphores = 0
 	}

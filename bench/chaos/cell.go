@@ -31,7 +31,8 @@ func ParseCell(s string) (c Cell, err error) {
 		c.Store, c.Fault, c.Target = f[0], f[1], f[2]
 		c.Length, err = strconv.ParseFloat(f[3], 64)
 	}
-	if err != nil || !slices.ContainsFunc(Cells(), func(o Cell) bool { o.Length = c.Length; return o == c }) {
+	if err != nil || !slices.ContainsFunc(Cells(),
+		func(o Cell) bool { o.Length = c.Length; return o == c }) {
 		return c, fmt.Errorf("%q is no cell: STORE/FAULT/TARGET/LENGTH", s)
 	}
 	return c, nil
@@ -104,7 +105,8 @@ type cell struct {
 
 // Run runs a cell.
 func Run(s Setting, what Cell, seed uint64) (r Result) {
-	c := &cell{Cell: what, Seed: seed, bed: newBed(s, seed), doors: map[int][]*faultproxy.Proxy{}, prefix: "k"}
+	c := &cell{Cell: what, Seed: seed, bed: newBed(s, seed),
+		doors: map[int][]*faultproxy.Proxy{}, prefix: "k"}
 	for _, f := range faults() {
 		if f.name == what.Fault && f.target == what.Target {
 			c.fault = f

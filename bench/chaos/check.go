@@ -67,7 +67,8 @@ func (p *op) String() string {
 	case p.shared:
 		mode = "shared"
 	}
-	return fmt.Sprintf("worker %d owner %d at daemon %d (acquire %d, %s, fence %d·%d)", p.w, p.o, p.host, p.n, mode, p.fence>>10, p.fence&1023)
+	return fmt.Sprintf("worker %d owner %d at daemon %d (acquire %d, %s, fence %d·%d)", p.w, p.o,
+		p.host, p.n, mode, p.fence>>10, p.fence&1023)
 }
 
 // belief is a time for which a client believed that it held, in one mode.
@@ -147,7 +148,8 @@ func sound(v *verdict, p *op) {
 		v.fail("fence", "%s: %v", p.key, p)
 	}
 	if p.deadline > 0 && p.deadline < p.asked {
-		v.fail("past deadline", "%s: %v was granted until %d, and had asked at %d", p.key, p, p.deadline, p.asked)
+		v.fail("past deadline", "%s: %v was granted until %d, and had asked at %d", p.key, p,
+			p.deadline, p.asked)
 	}
 }
 
@@ -163,7 +165,8 @@ func (h *History) waits(v *verdict, all []*op) {
 			continue
 		}
 		if p.answered == 0 {
-			v.fail("wait", "%s: worker %d owner %d has no answer to acquire %d, asked at %d", p.key, p.w, p.o, p.n, p.asked)
+			v.fail("wait", "%s: worker %d owner %d has no answer to acquire %d, asked at %d", p.key, p.w,
+				p.o, p.n, p.asked)
 			continue
 		}
 		if p.granted() && p.gave > 0 && p.given == 0 {
@@ -177,7 +180,8 @@ func (h *History) waits(v *verdict, all []*op) {
 			late -= time.Duration(max(0, min(f.to, p.answered)-max(f.from, p.asked)))
 		}
 		if p.wait >= 0 && late > 0 {
-			v.fail("wait", "%s: acquire %d of worker %d with a wait of %d ms took %v", p.key, p.n, p.w, p.wait, time.Duration(p.answered-p.asked))
+			v.fail("wait", "%s: acquire %d of worker %d with a wait of %d ms took %v", p.key, p.n, p.w,
+				p.wait, time.Duration(p.answered-p.asked))
 		}
 	}
 }

@@ -18,7 +18,8 @@ type told struct {
 }
 
 func newTold() *told {
-	return &told{History: History{Hosts: []int{0, 1, 2, 0}, Killed: map[int]int64{}, Frozen: map[int][]span{}}}
+	return &told{History: History{Hosts: []int{0, 1, 2, 0}, Killed: map[int]int64{},
+		Frozen: map[int][]span{}}}
 }
 
 func (h *told) add(w int, e string, at int64, more Event) {
@@ -337,7 +338,8 @@ func TestRegister(t *testing.T) {
 		{"in turn", "fr k 1 a|ok 0 fw k 1 a 1|ok fr k 2 b|ok 1 fw k 2 b 2|ok", ""},
 		{"a smaller fence", "fr k 2 b|ok 0 fr k 1 a|no fw k 1 a 1|no fw k 2 b 1|ok", ""},
 		{"one fence of two", "fr k 2 a|ok 0 fr k 2 b|ok 0", "fence twice"},
-		{"a lost write", "fr k 2 a|ok 0 fr k 2 b|ok 0 fw k 2 a 1|ok fw k 2 b 1|ok", "fence twice, lost write"},
+		{"a lost write", "fr k 2 a|ok 0 fr k 2 b|ok 0 fw k 2 a 1|ok fw k 2 b 1|ok",
+			"fence twice, lost write"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &Register{cells: map[string]*register{}}
@@ -387,7 +389,8 @@ func TestCellsHaveNames(t *testing.T) {
 		}
 		seen[c.String()] = true
 	}
-	for _, bad := range []string{"", "redis/reset/daemon", "redis/reset/daemon/x", "redis/clock/store/1.5", "nothing/reset/daemon/1"} {
+	for _, bad := range []string{"", "redis/reset/daemon", "redis/reset/daemon/x",
+		"redis/clock/store/1.5", "nothing/reset/daemon/1"} {
 		if _, err := ParseCell(bad); err == nil {
 			t.Errorf("%q is a cell", bad)
 		}
@@ -396,8 +399,8 @@ func TestCellsHaveNames(t *testing.T) {
 
 func unforgiving(string, string) bool { return false }
 
-// Redis was flushed between two grants of the same fence. Only an acquire that had been requested before the other one
-// was granted is forgiven.
+// Redis was flushed between two grants of the same fence. Only an acquire that had been requested
+// before the other one was granted is forgiven.
 func TestAFenceOfTwoAfterAFlush(t *testing.T) {
 	for _, c := range []struct {
 		flushed, asked int64

@@ -42,7 +42,9 @@ func (s *storm) wasDone(at span, is func(*deed) bool) bool {
 // did says that a deed was done to a daemon and has one of some words in its name.
 func (st *site) did(words ...string) func(*deed) bool {
 	return func(d *deed) bool {
-		return d.site == st && slices.ContainsFunc(words, func(w string) bool { return strings.Contains(d.what, w) })
+		return d.site == st && slices.ContainsFunc(words, func(w string) bool {
+			return strings.Contains(d.what, w)
+		})
 	}
 }
 
@@ -90,23 +92,26 @@ func (st *site) had(key string, at span, is func(room) bool) bool {
 	})
 }
 
-// away says whether a store of key may not have answered between from and now, or was just coming back. The embedded store
-// always answers.
+// away says whether a store of key may not have answered between from and now, or was just coming
+// back. The embedded store always answers.
 func (st *site) away(key string, from int64) bool {
 	at := span{from, now()}
-	return slices.ContainsFunc(st.s.depots, func(d *depot) bool { return d.troubled(from) && st.had(key, at, d.in) })
+	return slices.ContainsFunc(st.s.depots, func(d *depot) bool {
+		return d.troubled(from) && st.had(key, at, d.in)
+	})
 }
 
 // in says that a namespace is kept in a store, alone or with another one.
 func (d *depot) in(r room) bool { return r.store == d.name || r.both == d.name }
 
-// judgeLosses compares each loss with what was done. A lock that expired, or whose client has heard nothing,
-// is one that a busy machine can cost.
+// judgeLosses compares each loss with what was done. A lock that expired, or whose client has heard
+// nothing, is one that a busy machine can cost.
 func (s *storm) judgeLosses() {
 	var v verdict
 	for _, p := range s.history().ops() {
 		if p.why != "" && !s.accounts(p) {
-			v.fail("lost", "%s: %v is lost at %d for the reason %q, which nothing explains", p.key, p, p.lost, p.why)
+			v.fail("lost", "%s: %v is lost at %d for the reason %q, which nothing explains", p.key,
+				p, p.lost, p.why)
 		}
 	}
 	s.Violations = append(s.Violations, v.found...)
@@ -137,7 +142,8 @@ func (s *storm) accounts(p *op) bool {
 	case "gone":
 		return s.wasDone(at, func(d *deed) bool { return d.depot != nil && kept[d.depot] })
 	case "session":
-		return slices.ContainsFunc(s.depots, func(d *depot) bool { return d.ordered() && kept[d] }) || s.wasDone(at, st.did("full disk"))
+		return slices.ContainsFunc(s.depots, func(d *depot) bool { return d.ordered() && kept[d] }) ||
+			s.wasDone(at, st.did("full disk"))
 	case "too_long":
 		return limited("max_hold")
 	case "silent":

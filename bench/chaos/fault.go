@@ -55,23 +55,29 @@ func faults() (all []fault) {
 // processFaults are those of processes and of what stores keep.
 func processFaults() []fault {
 	return []fault{
-		{name: "partition", target: atDaemon, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.someHost()) }},
-		{name: "partition", target: atStore, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.hosts...) }},
+		{name: "partition", target: atDaemon, needs: "links", apart: true,
+			fire: func(c *cell, d time.Duration) { c.partition(d, c.someHost()) }},
+		{name: "partition", target: atStore, needs: "links", apart: true,
+			fire: func(c *cell, d time.Duration) { c.partition(d, c.hosts...) }},
 
 		{name: "stop", target: atStore, needs: "stop", fire: func(c *cell, d time.Duration) {
 			c.freeze()
 			c.last(d)
 			c.thaw()
 		}},
-		{name: "kill", target: atStore, needs: "kill", fire: func(c *cell, d time.Duration) { c.down(c.kill, d) }},
-		{name: "restart", target: atStore, brief: true, needs: "kill", fire: func(c *cell, _ time.Duration) {
-			c.down(c.store.stop, 0)
+		{name: "kill", target: atStore, needs: "kill", fire: func(c *cell, d time.Duration) {
+			c.down(c.kill, d)
 		}},
-		{name: "flush", target: atStore, brief: true, needs: "flush", fire: func(c *cell, _ time.Duration) {
-			done := c.forgetting()
-			c.flush()
-			done()
-		}},
+		{name: "restart", target: atStore, brief: true, needs: "kill",
+			fire: func(c *cell, _ time.Duration) {
+				c.down(c.store.stop, 0)
+			}},
+		{name: "flush", target: atStore, brief: true, needs: "flush",
+			fire: func(c *cell, _ time.Duration) {
+				done := c.forgetting()
+				c.flush()
+				done()
+			}},
 		{name: "failover", target: atStore, needs: "failover", fire: func(c *cell, d time.Duration) {
 			done := func() {}
 			if c.forgetsOnOver {
@@ -155,7 +161,8 @@ func (c *cell) oneWay() faultproxy.Dir {
 
 // onLinks does it to each link, has meanwhile happen, and heals. A reset is over at once, so
 // it comes again and again for d.
-func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell, *faultproxy.Proxy), meanwhile func()) {
+func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration,
+	do func(*cell, *faultproxy.Proxy), meanwhile func()) {
 	end := time.Now().Add(d)
 	for {
 		c.cutting(links)

@@ -84,8 +84,9 @@ func (p *op) lowered() bool { return p.low > 0 && p.lowResult == "ok" }
 // released says that a release went well.
 func (p *op) released() bool { return p.gave > 0 && p.given > 0 && p.gaveResult == "ok" }
 
-// forgivesShared returns a function that forgives two acquires, each named as in 1/781 by its worker and number, the
-// same fence: the store may have forgotten the one before it granted the other, which had not been requested behind it.
+// forgivesShared returns a function that forgives two acquires, each named as in 1/781 by its
+// worker and number, the same fence: the store may have forgotten the one before it granted the
+// other, which had not been requested behind it.
 func (h *History) forgivesShared() func(by, later string) bool {
 	named := map[string]*op{}
 	for _, p := range h.ops() {
@@ -133,7 +134,8 @@ func (h *History) ops() []*op {
 	var all []*op
 	for _, e := range h.Events {
 		if e.E == evAsk {
-			p := &op{w: e.W, o: e.O, host: h.Hosts[e.W], n: e.N, of: e.Of, group: e.G, key: e.K, name: e.K, shared: e.M == 1, permits: e.P, wait: e.Wait,
+			p := &op{w: e.W, o: e.O, host: h.Hosts[e.W], n: e.N, of: e.Of, group: e.G, key: e.K, name: e.K,
+				shared: e.M == 1, permits: e.P, wait: e.Wait,
 				asked: e.T, killed: h.Killed[e.W]}
 			if p.permits > 0 {
 				p.key = "semaphore " + e.K
@@ -226,5 +228,7 @@ func (h *History) cutOff(p *op) bool {
 
 // forgives says that the store may have forgotten a before it granted b.
 func (h *History) forgives(a, b *op) bool {
-	return slices.ContainsFunc(h.Forgets, func(f forget) bool { return f.of(a) && a.asked <= f.to && b.answered >= f.from })
+	return slices.ContainsFunc(h.Forgets, func(f forget) bool {
+		return f.of(a) && a.asked <= f.to && b.answered >= f.from
+	})
 }

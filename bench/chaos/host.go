@@ -40,7 +40,8 @@ func (h *host) configure() {
 }
 
 func (h *host) command(more ...string) *exec.Cmd {
-	words := append(append([]string{}, h.inside...), h.bin, "serve", "--config", filepath.Join(h.dir, "conf.yaml"), "--socket", h.socket(), "--log-format", "json")
+	words := append(append([]string{}, h.inside...), h.bin, "serve", "--config",
+		filepath.Join(h.dir, "conf.yaml"), "--socket", h.socket(), "--log-format", "json")
 	words = append(words, more...)
 	cmd := exec.Command(words[0], words[1:]...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=2")
@@ -117,7 +118,8 @@ func (h *host) grant(key string) error {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	g, err := c.Acquire(ctx, client.AcquireArgs{Key: fmt.Sprint(key, h.no), Owner: 1, Wait: time.Second})
+	g, err := c.Acquire(ctx, client.AcquireArgs{Key: fmt.Sprint(key, h.no), Owner: 1,
+		Wait: time.Second})
 	if err != nil {
 		return err
 	}

@@ -69,7 +69,8 @@ func (h *History) write(path string) error {
 			frozen[w] = spans(ss)
 		}
 	}
-	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": forgets, "cut": h.Cut})
+	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen,
+		"forgets": forgets, "cut": h.Cut})
 	events := slices.Clone(h.Events)
 	slices.SortStableFunc(events, func(a, b Event) int { return int(max(-1, min(1, a.T-b.T))) })
 	for _, e := range events {

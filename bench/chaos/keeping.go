@@ -20,8 +20,8 @@ type keeping struct {
 	from  int64
 }
 
-// hold takes a lock in each namespace twice by the same owner, and beside it two readers' locks or a permit, where its
-// store answers.
+// hold takes a lock in each namespace twice by the same owner, and beside it two readers' locks or
+// a permit, where its store answers.
 func (st *site) hold() *keeping {
 	k := &keeping{st: st, from: now()}
 	var err error
@@ -33,7 +33,8 @@ func (st *site) hold() *keeping {
 		kept, read := fmt.Sprint(prefix, "kept by ", st.no), fmt.Sprint(prefix, "read by ", st.no)
 		all := []client.AcquireArgs{{Key: kept, Owner: 1}, {Key: kept, Owner: 1}}
 		if st.rnd.IntN(2) == 0 || !st.s.semaphores(prefix) {
-			all = append(all, client.AcquireArgs{Key: read, Owner: 1, Mode: protocol.Shared}, client.AcquireArgs{Key: read, Owner: 2, Mode: protocol.Shared})
+			all = append(all, client.AcquireArgs{Key: read, Owner: 1, Mode: protocol.Shared},
+				client.AcquireArgs{Key: read, Owner: 2, Mode: protocol.Shared})
 		} else {
 			all = append(all, client.AcquireArgs{Key: kept, Owner: 1, Permits: uint32(permits(0))})
 		}
@@ -78,27 +79,31 @@ func (k *keeping) over(what string, also ...protocol.Reason) {
 			cancel()
 		}
 		if !k.allowed(h.Key(), err, also) {
-			k.st.s.fail("kept", "daemon %d: %s is lost by %s, or cannot be given up: %v", k.st.no, h.Key(), what, err)
+			k.st.s.fail("kept", "daemon %d: %s is lost by %s, or cannot be given up: %v", k.st.no,
+				h.Key(), what, err)
 		}
 	}
 }
 
-// allowed says whether a hold of key may have ended with err: its store did not answer, the machine had too much to
-// do, or it was lost for a reason that is named.
+// allowed says whether a hold of key may have ended with err: its store did not answer, the machine
+// had too much to do, or it was lost for a reason that is named.
 func (k *keeping) allowed(key string, err error, also []protocol.Reason) bool {
 	var lost *client.LostError
 	switch {
 	case err == nil, errors.Is(err, client.ErrExpired):
 		return true
 	case errors.As(err, &lost):
-		return lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || slices.Contains(also, lost.Reason) ||
-			k.st.away(key, k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
+		return lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong ||
+			slices.Contains(also, lost.Reason) ||
+			k.st.away(key, k.from) && (lost.Reason == protocol.LostGone ||
+				lost.Reason == protocol.LostSession)
 	}
 	return k.st.away(key, k.from) || late.MatchString(err.Error())
 }
 
-// forsake has the daemon hold a lock and a permit, and wait for a lock that another daemon has, all of keys that are
-// never used again. After the end of the daemon, done gives up the other daemon's lock.
+// forsake has the daemon hold a lock and a permit, and wait for a lock that another daemon has, all
+// of keys that are never used again. After the end of the daemon, done gives up the other daemon's
+// lock.
 func (st *site) forsake() (done func()) {
 	st.forsaken++
 	name := fmt.Sprintf("%sforsaken %d %d", []string{"x:", "y:"}[st.rnd.IntN(2)], st.no, st.forsaken)

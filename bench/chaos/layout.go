@@ -60,23 +60,28 @@ func (l *layout) yaml() string {
 // fewHolds is a limit that workers alone may reach, so that a command gets no lock.
 const fewHolds = "max_holds: 4"
 
-// vary gives l settings that no client is to notice, but by a limit or a bound of a namespace of its
-// own. names are stores that it may add namespaces in.
+// vary gives l settings that no client is to notice, but by a limit or a bound of a namespace of
+// its own. names are stores that it may add namespaces in.
 func (l *layout) vary(rnd *rand.Rand, names []string) {
-	l.rest = []string{fmt.Sprint("max_handoffs: ", 1+rnd.IntN(16)), fmt.Sprintf("max_handoff_time: %dms", 10+rnd.IntN(90)), fmt.Sprintf("drain: %dms", 200+rnd.IntN(800))}
+	l.rest = []string{fmt.Sprint("max_handoffs: ", 1+rnd.IntN(16)),
+		fmt.Sprintf("max_handoff_time: %dms", 10+rnd.IntN(90)),
+		fmt.Sprintf("drain: %dms", 200+rnd.IntN(800))}
 	if rnd.IntN(2) == 0 {
 		l.rest = append(l.rest, fmt.Sprintf("log: {level: %s, audit: %v, keys: %s}",
-			[]string{"info", "debug"}[rnd.IntN(2)], rnd.IntN(2) == 0, []string{"plain", "hashed"}[rnd.IntN(2)]))
+			[]string{"info", "debug"}[rnd.IntN(2)], rnd.IntN(2) == 0,
+			[]string{"plain", "hashed"}[rnd.IntN(2)]))
 	}
 	if rnd.IntN(3) == 0 {
 		l.rest = append(l.rest, fmt.Sprintf("max_wait: %ds", 3+rnd.IntN(5)))
 	}
 	if rnd.IntN(3) == 0 {
-		l.rest = append(l.rest, fmt.Sprintf("classes: {a%d: %q, b: [%q, \"y:\"]}", rnd.IntN(3), "x:", "p"))
+		l.rest = append(l.rest, fmt.Sprintf("classes: {a%d: %q, b: [%q, \"y:\"]}",
+			rnd.IntN(3), "x:", "p"))
 	}
 	limits := fmt.Sprintf("max_user_conns: %d, out_buffer: %d", userConns, 1<<(20+rnd.IntN(4)))
 	if rnd.IntN(2) == 0 {
-		limits += fmt.Sprintf(", max_user_rate: %d, max_holds: %d", 5000+rnd.IntN(5000), 100+rnd.IntN(1000))
+		limits += fmt.Sprintf(", max_user_rate: %d, max_holds: %d", 5000+rnd.IntN(5000),
+			100+rnd.IntN(1000))
 	}
 	l.rest = append(l.rest, "limits: {"+limits+"}")
 	for prefix, r := range l.rooms {
@@ -84,7 +89,9 @@ func (l *layout) vary(rnd *rand.Rand, names []string) {
 			delete(l.rooms, prefix)
 			continue
 		}
-		r.more = slices.DeleteFunc(slices.Clone(r.more), func(s string) bool { return !strings.HasPrefix(s, "users") })
+		r.more = slices.DeleteFunc(slices.Clone(r.more), func(s string) bool {
+			return !strings.HasPrefix(s, "users")
+		})
 		l.rooms[prefix] = r
 	}
 	for _, prefix := range slices.Sorted(maps.Keys(l.rooms)) {
@@ -106,7 +113,8 @@ func (l *layout) vary(rnd *rand.Rand, names []string) {
 		l.rooms[prefix] = r
 	}
 	for i := range rnd.IntN(3) {
-		l.rooms[fmt.Sprintf("n%d:", i)] = room{store: names[rnd.IntN(len(names))], more: []string{fmt.Sprintf("ttl: %ds", 2+rnd.IntN(3))}}
+		l.rooms[fmt.Sprintf("n%d:", i)] = room{store: names[rnd.IntN(len(names))],
+			more: []string{fmt.Sprintf("ttl: %ds", 2+rnd.IntN(3))}}
 	}
 }
 
@@ -118,20 +126,24 @@ type faulty struct {
 	text  func(l *layout) string
 }
 
-// faultyLayouts are all kinds; names are stores of the episode, etcd and redlock stand for stores of those kinds that
-// nobody asks.
+// faultyLayouts are all kinds; names are stores of the episode, etcd and redlock stand for stores
+// of those kinds that nobody asks.
 func faultyLayouts() []faulty {
 	top := func(name, words, line string) faulty {
-		return faulty{name: name, words: regexp.MustCompile(words), text: func(l *layout) string { return l.yaml() + line + "\n" }}
+		return faulty{name: name, words: regexp.MustCompile(words), text: func(l *layout) string {
+			return l.yaml() + line + "\n"
+		}}
 	}
 	space := func(name, words, fields string) faulty {
 		return faulty{name: name, words: regexp.MustCompile(words), text: func(l *layout) string {
 			l = l.clone()
-			l.stores["fetcd"], l.stores["fredlock"], l.stores["fredis"] = "etcd://127.0.0.1:1", "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "redis://127.0.0.1:1"
+			l.stores["fetcd"], l.stores["fredlock"], l.stores["fredis"] = "etcd://127.0.0.1:1",
+				"redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3", "redis://127.0.0.1:1"
 			return l.yaml() + "  \"q:\": {" + fields + "}\n"
 		}}
 	}
-	none := space("both with a store that nobody serves", `connection refused`, "store: fredis, both: fredlock")
+	none := space("both with a store that nobody serves", `connection refused`,
+		"store: fredis, both: fredlock")
 	none.well = true
 	restart := top("what takes a restart", `changing it to .* takes a restart`, "")
 	restart.well = true
@@ -153,10 +165,12 @@ func faultyLayouts() []faulty {
 		top("a limit out of range", `heartbeat`, "heartbeat: 1ms"),
 		top("an unknown user", `there is no user "nosuchuser"`, "users: [nosuchuser]"),
 		space("an unknown store", `there is no store "nowhere"`, "store: nowhere"),
-		space("from etcd by both", `fences would not rise: etcd decides its fences itself`, "store: fetcd, both: fredis"),
+		space("from etcd by both", `fences would not rise: etcd decides its fences itself`,
+			"store: fetcd, both: fredis"),
 		space("both the same", `store and both name the same store`, "store: fredis, both: fredis"),
 		space("lingering on Redlock", `Redlock does not support it`, "store: fredlock, linger: 1s"),
-		space("lingering and interop", `linger is not available with interop`, "store: fredis, linger: 1s, interop: true"),
+		space("lingering and interop", `linger is not available with interop`,
+			"store: fredis, linger: 1s, interop: true"),
 		space("too short a TTL", `is too short for this store`, "store: fetcd, ttl: 10ms"),
 		space("the embedded store twice", `has some keys alone and others with both`, "both: fredis"),
 		none, restart,

@@ -100,7 +100,8 @@ func (l *load) client() (*client.Client, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	c, err := client.Dial(ctx, l.Socket, client.Options{Name: "chaos go", Label: fmt.Sprint("worker ", l.Worker)})
+	c, err := client.Dial(ctx, l.Socket, client.Options{Name: "chaos go",
+		Label: fmt.Sprint("worker ", l.Worker)})
 	if err == nil {
 		l.conn = c
 	}

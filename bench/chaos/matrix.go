@@ -71,7 +71,8 @@ func tallies(rs []Result, group func(Cell) Cell) (all []*tally) {
 		all = append(all, s)
 	}
 	slices.SortFunc(all, func(a, b *tally) int {
-		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Fault, b.Fault))
+		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Target, b.Target),
+			cmp.Compare(a.Fault, b.Fault))
 	})
 	return all
 }
@@ -91,11 +92,13 @@ func WriteSummary(out io.Writer, rs []Result) {
 	for _, by := range []struct {
 		name string
 		of   func(Cell) string
-	}{{"store", func(c Cell) string { return c.Store }}, {"fault", func(c Cell) string { return c.Fault }}} {
+	}{{"store", func(c Cell) string { return c.Store }},
+		{"fault", func(c Cell) string { return c.Fault }}} {
 		fmt.Fprintf(out, "| %s | cells | runs | operations | faults | violations | undecided | forgiven | unfenced lost | recovery |\n", by.name)
 		fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
 		line := func(name string, s *tally, of int) {
-			fmt.Fprintf(out, "| %s | %d of %d | %d | %d | %d | %d | %d | %d | %.2f %% | %.1f s |\n", name, len(s.cells), of, s.Runs, s.Operations, s.Fired,
+			fmt.Fprintf(out, "| %s | %d of %d | %d | %d | %d | %d | %d | %d | %.2f %% | %.1f s |\n", name,
+				len(s.cells), of, s.Runs, s.Operations, s.Fired,
 				s.Violations, s.Unknown, s.Forgiven, s.UnfencedLost, s.Recovery.Seconds())
 		}
 		for _, s := range tallies(rs, func(c Cell) Cell { return Cell{Store: by.of(c)} }) {
@@ -127,8 +130,10 @@ func WriteMatrix(out io.Writer, rows []Row) {
 		for _, l := range r.Lengths {
 			lengths = append(lengths, fmt.Sprint(l))
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %d | %d | %d | %d | %d | %.2f %% | %.2f s |\n", r.Store, r.Fault, r.Target, strings.Join(lengths, ", "),
-			runs, r.Operations, r.Fired, r.Violations, r.Unknown, r.Forgiven, r.UnfencedLost, r.Recovery.Seconds())
+		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %d | %d | %d | %d | %d | %.2f %% | %.2f s |\n",
+			r.Store, r.Fault, r.Target, strings.Join(lengths, ", "),
+			runs, r.Operations, r.Fired, r.Violations, r.Unknown, r.Forgiven, r.UnfencedLost,
+			r.Recovery.Seconds())
 	}
 }
 

@@ -11,10 +11,13 @@ import (
 func TestResultsOfSeveralRunsComeTogether(t *testing.T) {
 	cells := Cells()
 	first := []Result{
-		{Cell: cells[0], Seed: 1, Fired: 2, Outcome: Outcome{Operations: 10, Guarded: Guarded{Plain: 40, PlainLost: 1}, Recovery: time.Second}},
-		{Cell: cells[1], Seed: 2, Fired: 3, Outcome: Outcome{Operations: 5, Violations: []Violation{{Check: "fence", Text: "none"}}}},
+		{Cell: cells[0], Seed: 1, Fired: 2, Outcome: Outcome{Operations: 10,
+			Guarded: Guarded{Plain: 40, PlainLost: 1}, Recovery: time.Second}},
+		{Cell: cells[1], Seed: 2, Fired: 3, Outcome: Outcome{Operations: 5,
+			Violations: []Violation{{Check: "fence", Text: "none"}}}},
 	}
-	second := []Result{{Cell: cells[0], Seed: 3, Fired: 1, Outcome: Outcome{Operations: 7, Recovery: 2 * time.Second}}, {Cell: cells[2], Skipped: "no root"}}
+	second := []Result{{Cell: cells[0], Seed: 3, Fired: 1,
+		Outcome: Outcome{Operations: 7, Recovery: 2 * time.Second}}, {Cell: cells[2], Skipped: "no root"}}
 	var b bytes.Buffer
 	if err := WriteJSON(&b, first); err != nil {
 		t.Fatal(err)
@@ -35,7 +38,8 @@ func TestResultsOfSeveralRunsComeTogether(t *testing.T) {
 
 	WriteSummary(&b, all)
 	lines := strings.Split(b.String(), "\n")
-	if last := lines[len(lines)-3]; !strings.HasPrefix(last, "| all | 2 of ") || !strings.HasSuffix(last, " | 3 | 22 | 6 | 1 | 0 | 0 | 2.50 % | 2.0 s |") {
+	if last := lines[len(lines)-3]; !strings.HasPrefix(last, "| all | 2 of ") ||
+		!strings.HasSuffix(last, " | 3 | 22 | 6 | 1 | 0 | 0 | 2.50 % | 2.0 s |") {
 		t.Errorf("in all %q", last)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of one key at one daemon: a re-entrant mutex with shared mode, downgrades and fences. It
-// is kept apart for each daemon, for between daemons a hold may end by its deadline alone,
-// of which the others have no event.
+// The model of one key at one daemon: a re-entrant mutex with shared mode, downgrades and fences.
+// It is kept apart for each daemon, for between daemons a hold may end by its deadline alone, of
+// which the others have no event.
 
 type step int
 

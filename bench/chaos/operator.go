@@ -21,12 +21,16 @@ type action struct {
 // actions are all that an operator does to one daemon.
 func actions() []action {
 	return []action{
-		{name: "reload: other settings", do: func(st *site) { st.reload("other settings", st.vary, time.Now()) }},
+		{name: "reload: other settings", do: func(st *site) {
+			st.reload("other settings", st.vary, time.Now())
+		}},
 		{name: "reload: keys to another store", do: (*site).reroute},
 		{name: "reload: bad", do: (*site).reloadBad},
 		{name: "reload: several at once", do: (*site).reloadMany},
 		{name: "takeover", do: func(st *site) { st.takeOver("takeover", 1, nil) }},
-		{name: "takeover: two at once", do: func(st *site) { st.takeOver("takeover: two at once", 2, nil) }},
+		{name: "takeover: two at once", do: func(st *site) {
+			st.takeOver("takeover: two at once", 2, nil)
+		}},
 		{name: "takeover: successor killed", do: (*site).takeOverKilled},
 		{name: "takeover: successor stopped", do: (*site).takeOverStopped},
 		{name: "takeover: during a reload", do: (*site).takeOverReloading},
@@ -50,8 +54,8 @@ func actions() []action {
 	}
 }
 
-// operate does one thing after the other until the time is over: first the operators together do each once, in a random
-// order, and then each of them all, again and again.
+// operate does one thing after the other until the time is over: first the operators together do
+// each once, in a random order, and then each of them all, again and again.
 func (st *site) operate(until time.Time) {
 	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(200+st.no))) // st.rnd is guarded by mu
 	for round := 0; ; round++ {
@@ -84,14 +88,16 @@ func (st *site) do(a action) {
 	defer st.s.doing(a.name, st, nil)()
 	began := time.Now()
 	a.do(st)
-	st.s.t.Logf("%s daemon %d: %s took %v", began.Format(time.StampMilli), st.no, a.name, time.Since(began))
+	st.s.t.Logf("%s daemon %d: %s took %v", began.Format(time.StampMilli), st.no, a.name,
+		time.Since(began))
 }
 
 func (st *site) vary(l *layout) { l.vary(st.rnd, st.s.names()) }
 
-// reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising: stores
-// that take their bases from the clock follow each other as they are. Where etcd or ZooKeeper may be among
-// them, each move raises fence_epoch above those of all daemons, since a store may count all keys together.
+// reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising:
+// stores that take their bases from the clock follow each other as they are. Where etcd or
+// ZooKeeper may be among them, each move raises fence_epoch above those of all daemons, since a
+// store may count all keys together.
 func (st *site) reroute() {
 	varied := st.rnd.IntN(2) == 0
 	st.reload("keys to another store", func(l *layout) {
@@ -122,8 +128,8 @@ func (s *storm) lift() uint64 {
 	return s.epoch
 }
 
-// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon was
-// started.
+// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon
+// was started.
 const embeddedAhead = int64(65 * time.Second)
 
 // homes are the stores that the daemon's own keys may be in.
@@ -172,7 +178,8 @@ func (st *site) reloadBad() {
 	st.write(st.layout.yaml())
 	after, err := st.routes()
 	if err != nil || after != before {
-		st.s.fail("reload", "daemon %d has other routes after it has refused %s (%v):\n%s\nbefore:\n%s", st.no, f.name, err, after, before)
+		st.s.fail("reload", "daemon %d has other routes after it has refused %s (%v):\n%s\nbefore:\n%s",
+			st.no, f.name, err, after, before)
 	}
 	keep.over("a reload that is refused")
 }
@@ -190,7 +197,8 @@ func (st *site) reloadMany() {
 	st.reloadUntil("several at once")
 }
 
-// reloadUntil reloads the layout until the daemon certainly uses it: what it says may be of an earlier SIGHUP.
+// reloadUntil reloads the layout until the daemon certainly uses it: what it says may be of an
+// earlier SIGHUP.
 func (st *site) reloadUntil(what string) {
 	began := time.Now()
 	for range 3 {
@@ -203,7 +211,8 @@ func (st *site) reloadUntil(what string) {
 // drain tells the daemon to end, and starts it again.
 func (st *site) drain() {
 	st.signal(syscall.SIGTERM)
-	if !st.s.until(patience, func() bool { // it drains, or has ended; a busy machine may handle the signal late
+	// it drains, or has ended; a busy machine may handle the signal late
+	if !st.s.until(patience, func() bool {
 		_, code := st.cli([]int{0, 69}, "health", "-q")
 		return code == 69
 	}) {
@@ -213,8 +222,8 @@ func (st *site) drain() {
 	st.start()
 }
 
-// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two signals that
-// are pending at once may come in either order.
+// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two
+// signals that are pending at once may come in either order.
 func (st *site) endAtOnce() {
 	st.signal(syscall.SIGTERM)
 	time.Sleep(time.Duration(st.rnd.IntN(100)) * time.Millisecond)
@@ -232,8 +241,8 @@ func (st *site) kill() {
 	st.start()
 }
 
-// rest waits until no lease of an earlier process is in force. The next one may keep keys in another store than that had
-// them in, if they moved shortly before.
+// rest waits until no lease of an earlier process is in force. The next one may keep keys in
+// another store than that had them in, if they moved shortly before.
 func (st *site) rest() { time.Sleep(stormTTL + stormTTL/10) }
 
 // second starts another daemon at the same socket.
@@ -245,7 +254,8 @@ func (st *site) second() {
 		return
 	}
 	if p.code() != 75 {
-		st.s.fail("exit code", "a second daemon at the socket ends with %d, not 75: %s", p.code(), tail(p.log))
+		st.s.fail("exit code", "a second daemon at the socket ends with %d, not 75: %s",
+			p.code(), tail(p.log))
 	}
 }
 
@@ -253,7 +263,8 @@ func (st *site) second() {
 func (st *site) look() {
 	from := now()
 	key := fmt.Sprint(st.own(), st.rnd.IntN(3))
-	for _, words := range [][]string{{"locks"}, {"waiters", "-o", "json"}, {"sessions"}, {"locks", "x:"}, {"version"}} {
+	for _, words := range [][]string{{"locks"}, {"waiters", "-o", "json"}, {"sessions"},
+		{"locks", "x:"}, {"version"}} {
 		st.cli([]int{0}, words...)
 	}
 	st.cli([]int{0}, "config", "check", "--config", st.conf(), key)
@@ -275,13 +286,16 @@ func (st *site) command() {
 	from := now()
 	key := st.own() + "command"
 	codes := func(code int) []int {
-		bounded := slices.ContainsFunc(st.layout.rest, func(line string) bool { return strings.HasPrefix(line, "max_wait:") })
+		bounded := slices.ContainsFunc(st.layout.rest, func(line string) bool {
+			return strings.HasPrefix(line, "max_wait:")
+		})
 		if slices.Contains(st.layout.rooms[st.own()].more, fewHolds) || bounded && st.s.troubled(from) {
 			return st.unreached(from, code, 75) // a store may be away for longer than max_wait
 		}
 		return st.unreached(from, code)
 	}
-	st.cli(codes(3), "lock", "-w", "20s", key, "--", "sh", "-c", "test -n \"$LOCKSIDECAR_FENCE\" && exit 3")
+	st.cli(codes(3), "lock", "-w", "20s", key, "--", "sh", "-c",
+		"test -n \"$LOCKSIDECAR_FENCE\" && exit 3")
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", fmt.Sprint("x:", st.rnd.IntN(3)), "--", "true")
 	st.cli(codes(127), "lock", "-w", "20s", key, "--", "/no/such/program")
 	st.cli(codes(128+9), "lock", "-w", "20s", key, "--", "sh", "-c", "kill -9 $$")

@@ -24,8 +24,10 @@ type Orders struct {
 const roleEnv, roleWorker = "LOCKSIDECAR_CHAOS_ROLE", "worker"
 
 func (o *Orders) words() []string {
-	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker), "prefix=" + o.Prefix,
-		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("semaphores=", o.Semaphores), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
+	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker),
+		"prefix=" + o.Prefix,
+		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners),
+		fmt.Sprint("semaphores=", o.Semaphores), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
 		fmt.Sprint("pause=", o.Pause.Milliseconds()), fmt.Sprint("seed=", o.Seed),
 		fmt.Sprint("offset=", ahead())}
 }

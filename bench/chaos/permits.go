@@ -28,7 +28,8 @@ func (h *History) permitted(v *verdict, ps []*op) {
 			v.forgiven++
 			continue
 		}
-		v.fail("too many permits", "%s: %d of %d at %d, the last %v, beside %v", b.key, len(known), b.permits, b.from, b.op, known[0].op)
+		v.fail("too many permits", "%s: %d of %d at %d, the last %v, beside %v", b.key, len(known),
+			b.permits, b.from, b.op, known[0].op)
 	}
 }
 
@@ -61,7 +62,8 @@ func unlike(v *verdict, all []*op) {
 }
 
 // The model of a semaphore at one daemon: those who hold a permit, by their fences. Those of other
-// daemons are not in it, so it says less than permitted; but it looks at releases, not at what is believed.
+// daemons are not in it, so it says less than permitted; but it looks at releases, not at what is
+// believed.
 type pool map[holder]bool
 
 func (m pool) step(in input) (pool, bool) {
@@ -93,9 +95,9 @@ var semaphore = porcupine.Model{
 	DescribeOperation: model.DescribeOperation,
 }
 
-// permitOperations are those of one semaphore at one daemon. A permit that ends by itself is in nobody's
-// way from the first moment on at which it may have ended, so that is when it does. One that the
-// store has forgotten is that, however it was released.
+// permitOperations are those of one semaphore at one daemon. A permit that ends by itself is in
+// nobody's way from the first moment on at which it may have ended, so that is when it does. One
+// that the store has forgotten is that, however it was released.
 func (h *History) permitOperations(ps []*op) (all []porcupine.Operation) {
 	for _, p := range ps {
 		if !p.granted() {
@@ -103,10 +105,13 @@ func (h *History) permitOperations(ps []*op) (all []porcupine.Operation) {
 		}
 		add := func(s step, call, ret int64) {
 			in := input{step: s, holder: holder{p.w, p.o, p.fence}, permits: p.permits}
-			all = append(all, porcupine.Operation{ClientId: p.w<<8 | p.o, Input: in, Call: call, Return: ret})
+			all = append(all, porcupine.Operation{ClientId: p.w<<8 | p.o, Input: in,
+				Call: call, Return: ret})
 		}
 		add(enter, p.asked, p.answered)
-		forgotten := slices.ContainsFunc(h.Forgets, func(f forget) bool { return f.of(p) && p.asked <= f.to && (p.given == 0 || p.given >= f.from) })
+		forgotten := slices.ContainsFunc(h.Forgets, func(f forget) bool {
+			return f.of(p) && p.asked <= f.to && (p.given == 0 || p.given >= f.from)
+		})
 		if p.released() && !h.cutOff(p) && !forgotten {
 			add(leave, p.gave, p.given)
 			continue
@@ -114,6 +119,8 @@ func (h *History) permitOperations(ps []*op) (all []porcupine.Operation) {
 		at := max(h.earliest(p), p.asked)
 		add(vanish, at, max(at, p.answered))
 	}
-	slices.SortStableFunc(all, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	slices.SortStableFunc(all, func(a, b porcupine.Operation) int {
+		return cmp.Compare(a.Call, b.Call)
+	})
 	return all
 }

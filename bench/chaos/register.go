@@ -125,8 +125,9 @@ type sharedFence struct {
 }
 
 // Check says what became of them, and what must not have: an accepted write that is
-// lost, a fence that two wrote with. forgives says that the store may have forgotten one of two acquires before it
-// granted the other, which had been requested before; then both may have the same fence, as with the order of fences.
+// lost, a fence that two wrote with. forgives says that the store may have forgotten one of two
+// acquires before it granted the other, which had been requested before; then both may have the
+// same fence, as with the order of fences.
 func (r *Register) Check(forgives func(by, later string) bool) (g Guarded, found []Violation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -137,7 +138,8 @@ func (r *Register) Check(forgives func(by, later string) bool) (g Guarded, found
 		g.Plain += c.plainWrites
 		g.PlainLost += c.plainWrites - c.plain
 		if c.value != c.accepted {
-			v.fail("lost write", "%s: %d writes were accepted, and the register stands at %d", key, c.accepted, c.value)
+			v.fail("lost write", "%s: %d writes were accepted, and the register stands at %d", key,
+				c.accepted, c.value)
 		}
 		for _, s := range c.shared {
 			if !forgives(s.by, s.later) {

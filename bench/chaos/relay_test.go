@@ -11,12 +11,14 @@ import (
 // What a server says of others is of the links to them; everything else is as it was.
 func TestRelayNamesLinks(t *testing.T) {
 	n := &names{}
-	if err := n.set([]string{"127.0.0.1:40001", "127.0.0.1:40002"}, []string{"169.254.7.1:3333", "169.254.7.1:44444"}); err != nil {
+	if err := n.set([]string{"127.0.0.1:40001", "127.0.0.1:40002"},
+		[]string{"169.254.7.1:3333", "169.254.7.1:44444"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ said, heard string }{
 		{"*2|$9|127.0.0.1|$5|40001|", "*2|$11|169.254.7.1|$4|3333|"},
-		{"$45|main 127.0.0.1 40001 127.0.0.1 40002 and more|", "$48|main 169.254.7.1 3333 169.254.7.1 44444 and more|"},
+		{"$45|main 127.0.0.1 40001 127.0.0.1 40002 and more|",
+			"$48|main 169.254.7.1 3333 169.254.7.1 44444 and more|"},
 		{"-MOVED 3999 127.0.0.1:40002|", "-MOVED 3999 169.254.7.1:44444|"},
 		{"*2|:40002|:40003|", "*2|:44444|:40003|"},
 		{"$-1|_|*-1|+OK|$0||:1|", "$-1|_|*-1|+OK|$0||:1|"},

@@ -14,7 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// lasting are the keys that documents say stay in Redis: counters of fences, and for 90 s entries of daemons that were killed.
+// lasting are the keys that documents say stay in Redis: counters of fences, and for 90 s entries
+// of daemons that were killed.
 var lasting = regexp.MustCompile(`^locksidecar:\{[^}]*\}:(fence|daemon:.*)$`)
 
 // redisResidue are the keys of some nodes that nobody is to find there once all daemons have ended.
@@ -53,7 +54,8 @@ func etcdResidue(member *testserver.Etcd) func() []string {
 	}
 }
 
-// zooResidue are contenders for locks and permits, and entries of daemons. Nodes above them stay for some minutes.
+// zooResidue are contenders for locks and permits, and entries of daemons. Nodes above them stay
+// for some minutes.
 func zooResidue(c func() *zk.Conn, dir string) func() []string {
 	return func() []string { return contendersUnder(c(), dir) }
 }
@@ -66,7 +68,8 @@ func contendersUnder(c *zk.Conn, dir string) (left []string) {
 	for _, n := range names {
 		at := path.Join(dir, n)
 		left = append(left, contendersUnder(c, at)...)
-		if strings.Contains(n, "lock-") || strings.HasPrefix(n, "p-") || strings.HasPrefix(n, "t-") || strings.HasPrefix(n, "daemon-") {
+		if strings.Contains(n, "lock-") || strings.HasPrefix(n, "p-") || strings.HasPrefix(n, "t-") ||
+			strings.HasPrefix(n, "daemon-") {
 			left = append(left, at)
 		}
 	}
@@ -77,7 +80,8 @@ func contendersUnder(c *zk.Conn, dir string) (left []string) {
 func mysqlResidue(m *testserver.MariaDB) func() []string {
 	return func() (left []string) {
 		for _, table := range []string{"locksidecar", "locksidecar_permits"} {
-			n := m.Value("SELECT COUNT(*) FROM locks." + table + " WHERE ends > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+			n := m.Value("SELECT COUNT(*) FROM locks." + table +
+				" WHERE ends > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
 			if n != "0" {
 				left = append(left, n+" rows of "+table)
 			}
@@ -97,13 +101,14 @@ func postgresResidue(p *testserver.Postgres) func() []string {
 	}
 }
 
-// noResidue waits until no store has anything left of daemons that have all ended. What a daemon that was killed left
-// expires by itself.
+// noResidue waits until no store has anything left of daemons that have all ended. What a daemon
+// that was killed left expires by itself.
 func (s *storm) noResidue() {
 	for _, d := range s.depots {
 		var left []string
 		if !s.until(2*patience, func() bool { left = d.residue(); return len(left) == 0 }) {
-			s.fail("residue", "%s: %d are left when all daemons have ended: %s", d.name, len(left), strings.Join(left[:min(len(left), 8)], "; "))
+			s.fail("residue", "%s: %d are left when all daemons have ended: %s", d.name, len(left),
+				strings.Join(left[:min(len(left), 8)], "; "))
 		}
 	}
 	for _, st := range s.sites {

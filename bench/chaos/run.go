@@ -25,12 +25,15 @@ func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 		return s, fmt.Errorf("the program is needed: %w", err)
 	}
 	_, file, _, _ := runtime.Caller(0)
-	s = Setting{Bin: bin, Keep: keep, Programs: Programs{"go": {self}}, Log: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
+	s = Setting{Bin: bin, Keep: keep, Programs: Programs{"go": {self}},
+		Log: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
 	if python != "" {
-		s.Programs["python"] = []string{python, filepath.Join(filepath.Dir(file), "workers", "python", "worker.py")}
+		s.Programs["python"] = []string{python, filepath.Join(filepath.Dir(file), "workers",
+			"python", "worker.py")}
 	}
 	if java != "" {
-		s.Programs["java"] = []string{"java", "-XX:+UseSerialGC", "-Xmx64m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-jar", java}
+		s.Programs["java"] = []string{"java", "-XX:+UseSerialGC", "-Xmx64m", "-Xshare:auto",
+			"-XX:TieredStopAtLevel=1", "-jar", java}
 	}
 	return s, nil
 }
@@ -53,9 +56,10 @@ func NewFirst(cells []Cell, earlier []Result) [][]Cell {
 }
 
 // RunFor runs cells, the parts behind each other and each in a random order, again and again until
-// time is up, one at the least. Each has a seed of its own, drawn from seed; only has the one cell run with seed itself. The
-// end of ctx is the end of time, too.
-func RunFor(ctx context.Context, s Setting, parts [][]Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
+// time is up, one at the least. Each has a seed of its own, drawn from seed; only has the one cell
+// run with seed itself. The end of ctx is the end of time, too.
+func RunFor(ctx context.Context, s Setting, parts [][]Cell, seed uint64, most time.Duration,
+	only bool) (rs []Result) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	end := time.Now().Add(most)
 	for len(parts) > 0 {

@@ -40,13 +40,15 @@ func settingOf(t *testing.T, bin string, flags ...string) Setting {
 	t.Helper()
 	if bin == "" {
 		bin = filepath.Join(t.TempDir(), "locksidecar")
-		build := exec.Command("go", append(append([]string{"build", "-trimpath"}, flags...), "-o", bin, "./cmd/locksidecar")...)
+		build := exec.Command("go", append(append([]string{"build", "-trimpath"}, flags...), "-o", bin,
+			"./cmd/locksidecar")...)
 		build.Dir = filepath.Join("..", "..")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build the program: %v: %s", err, out)
 		}
 	}
-	s, err := NewSetting(bin, os.Getenv("LOCKSIDECAR_TEST_PYTHON"), os.Getenv("LOCKSIDECAR_TEST_JAVA_WORKER"), filepath.Join(os.TempDir(), "chaos-kept"))
+	s, err := NewSetting(bin, os.Getenv("LOCKSIDECAR_TEST_PYTHON"),
+		os.Getenv("LOCKSIDECAR_TEST_JAVA_WORKER"), filepath.Join(os.TempDir(), "chaos-kept"))
 	if err != nil {
 		t.Fatal(err)
 	}

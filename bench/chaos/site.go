@@ -35,7 +35,8 @@ type site struct {
 	// passing says that a takeover may happen while a command runs: that may have to be repeated.
 	passing bool
 	broke   int64 // when a process was last started that took nothing over
-	// forsaken is how often the daemon was killed with locks and waiters of keys that are not used again.
+	// forsaken is how often the daemon was killed with locks and waiters of keys that are not used
+	// again.
 	forsaken int
 }
 
@@ -48,7 +49,8 @@ func (st *site) log() string { return st.process.log }
 // launch starts a process of the program at a log of its own.
 func (st *site) launch(more ...string) *process {
 	st.logs++
-	words := append([]string{"serve", "--config", st.conf(), "--socket", st.socket(), "--log-format", "json"}, more...)
+	words := append([]string{"serve", "--config", st.conf(), "--socket", st.socket(), "--log-format",
+		"json"}, more...)
 	cmd := exec.Command(st.bin, words...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "GORACE=halt_on_error=0 exitcode=99")
 	p, err := launch(cmd, filepath.Join(st.dir, fmt.Sprint("log", st.logs)))
@@ -66,7 +68,8 @@ func (s *storm) keepTrack(p *process) {
 	s.all = append(s.all, p)
 }
 
-// start starts a daemon with the configuration that the last one used, again as long as no store answers.
+// start starts a daemon with the configuration that the last one used, again as long as no store
+// answers.
 func (st *site) start() {
 	st.write(st.layout.yaml())
 	if st.process != nil {
@@ -110,7 +113,8 @@ func (st *site) stopWith(sig syscall.Signal, want ...int) {
 	case !ok:
 		st.s.fail("wait", "daemon %d does not end at %v: %s", st.no, sig, tail(st.log()))
 	case !slices.Contains(want, code):
-		st.s.fail("exit code", "daemon %d ends with %d at %v, not %v: %s", st.no, code, sig, want, tail(st.log()))
+		st.s.fail("exit code", "daemon %d ends with %d at %v, not %v: %s", st.no, code, sig, want,
+			tail(st.log()))
 	}
 }
 
@@ -122,7 +126,8 @@ func (st *site) tell() (event, line string) {
 	st.signal(syscall.SIGHUP)
 	st.s.until(patience, func() bool {
 		b, _ := os.ReadFile(st.log())
-		if m := outcomes.FindSubmatch(b[min(from, len(b)):]); m != nil && bytes.HasSuffix(b, []byte("\n")) {
+		if m := outcomes.FindSubmatch(b[min(from, len(b)):]); m != nil &&
+			bytes.HasSuffix(b, []byte("\n")) {
 			event, line = string(m[1]), strings.ReplaceAll(string(m[0]), `\"`, `"`)
 		}
 		return event != "" || st.ended()
@@ -138,8 +143,8 @@ func size(path string) int64 {
 	return i.Size()
 }
 
-// reload has the daemon use its layout with a change; true if it does. It may be refused only if a store did not
-// answer since from.
+// reload has the daemon use its layout with a change; true if it does. It may be refused only if a
+// store did not answer since from.
 func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 	st.s.note("reload: " + what)
 	defer st.s.doing("reload: "+what, st, nil)()
@@ -152,7 +157,8 @@ func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 		st.uses(l, at)
 		return true
 	case event == "":
-		st.s.fail("reload", "daemon %d says nothing to SIGHUP (%s); code %v: %s", st.no, what, st.ended(), tail(st.log()))
+		st.s.fail("reload", "daemon %d says nothing to SIGHUP (%s); code %v: %s", st.no, what, st.ended(),
+			tail(st.log()))
 	case !st.s.troubled(began) && !late.MatchString(line):
 		st.s.fail("reload", "daemon %d refuses what is good (%s): %s", st.no, what, line)
 	}
@@ -173,7 +179,8 @@ func (st *site) cliAs(who *syscall.Credential, want []int, words ...string) (out
 	defer cancel()
 	cmd := exec.CommandContext(ctx, st.bin, words...)
 	cmd.Dir = "/"
-	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+st.socket(), "GOMAXPROCS=2", "GORACE=halt_on_error=0 exitcode=99")
+	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+st.socket(), "GOMAXPROCS=2",
+		"GORACE=halt_on_error=0 exitcode=99")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: who}
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -194,7 +201,8 @@ func (st *site) cliAs(who *syscall.Credential, want []int, words ...string) (out
 	return stdout.String(), code
 }
 
-// unreached are the exit codes of a command, and that of a store that does not answer, if there may be one.
+// unreached are the exit codes of a command, and that of a store that does not answer, if there may
+// be one.
 func (st *site) unreached(from int64, codes ...int) []int {
 	if st.s.troubled(from) {
 		codes = append(codes, 69)

@@ -11,11 +11,11 @@ import (
 
 const (
 	watchTick = 50 * time.Millisecond
-	// standMost is the longest gap between two ticks that counts as a busy machine's. A longer one is a
-	// standstill.
+	// standMost is the longest gap between two ticks that counts as a busy machine's. A longer one is
+	// a standstill.
 	standMost = time.Second
-	// stepMost is how far the wall clock may move beside the clock since boot in one tick. A lease of stormTTL
-	// allows for more than twice as much.
+	// stepMost is how far the wall clock may move beside the clock since boot in one tick. A lease of
+	// stormTTL allows for more than twice as much.
 	stepMost = 10 * time.Millisecond
 )
 
@@ -32,8 +32,8 @@ func (s standstill) String() string {
 	return fmt.Sprintf("the machine stood still for %.1f s", time.Duration(s.to-s.from).Seconds())
 }
 
-// watch ticks, and notes each time when the next tick came much too late. Its goroutine runs from newWatch to
-// end.
+// watch ticks, and notes each time when the next tick came much too late. Its goroutine runs from
+// newWatch to end.
 type watch struct {
 	quit, done chan struct{}
 	ticked     atomic.Int64 // nanoseconds of patience that have passed; see ran
@@ -82,8 +82,8 @@ func (w *watch) add(s standstill) {
 	w.found = append(w.found, s)
 }
 
-// clocks are the clock since boot and the wall clock at the same moment; not ok if they could not be read at
-// once.
+// clocks are the clock since boot and the wall clock at the same moment; not ok if they could not
+// be read at once.
 func clocks() (boot, wall int64, ok bool) {
 	for range 10 {
 		boot, wall = now(), time.Now().UnixNano()
@@ -94,8 +94,8 @@ func clocks() (boot, wall int64, ok bool) {
 	return boot, wall, false
 }
 
-// ran is how much time has passed in which this program ran. Patience is measured by it, so a pause of the
-// machine makes nothing late.
+// ran is how much time has passed in which this program ran. Patience is measured by it, so a pause
+// of the machine makes nothing late.
 func (w *watch) ran() time.Duration { return time.Duration(w.ticked.Load()) }
 
 // end stops the watch and returns what it has found.
@@ -123,14 +123,16 @@ func (w *watch) patient(most time.Duration, ok func() bool) bool {
 }
 
 // unmoved are the checks that a standstill cannot fail. All others compare times, or wait.
-var unmoved = []string{"crash", "leak", "model", "re-entry", "downgrade", "upgrade", "all or nothing", "refused", "permits alike",
+var unmoved = []string{"crash", "leak", "model", "re-entry", "downgrade", "upgrade",
+	"all or nothing", "refused", "permits alike",
 	"two holders", "too many permits", "fence", "fence order", "fence twice", "lost write"}
 
-// discards says whether an episode with these violations shows nothing, since the machine stood still in it,
-// and why.
+// discards says whether an episode with these violations shows nothing, since the machine stood
+// still in it, and why.
 func discards(found []standstill, violations []Violation) string {
 	if len(found) == 0 || slices.ContainsFunc(violations, func(v Violation) bool {
-		return slices.Contains(unmoved, v.Check) || v.Check == "log" && !strings.HasPrefix(v.Text, unexplained)
+		return slices.Contains(unmoved, v.Check) || v.Check == "log" &&
+			!strings.HasPrefix(v.Text, unexplained)
 	}) {
 		return ""
 	}

@@ -21,7 +21,8 @@ func TestAStandstillMakesNobodyLate(t *testing.T) {
 func TestAStandstillExcusesOnlyWhatWaits(t *testing.T) {
 	stood := []standstill{{span: span{0, 3_200_000_000}}}
 	wait, crash := Violation{"wait", "no answer"}, Violation{"crash", "a panic"}
-	known, unknown := Violation{"log", unexplained + " in log1"}, Violation{"log", "a message that the source does not have"}
+	known, unknown := Violation{"log", unexplained + " in log1"},
+		Violation{"log", "a message that the source does not have"}
 	for _, c := range []struct {
 		name  string
 		found []standstill
@@ -32,7 +33,8 @@ func TestAStandstillExcusesOnlyWhatWaits(t *testing.T) {
 		{"a wait without a standstill", nil, []Violation{wait}, ""},
 		{"a crash beside a wait", stood, []Violation{wait, crash}, ""},
 		{"an unknown line", stood, []Violation{unknown}, ""},
-		{"a clock", []standstill{{span{0, 1}, -2 * time.Second}}, []Violation{wait}, "the wall clock was moved by -2s"},
+		{"a clock", []standstill{{span{0, 1}, -2 * time.Second}}, []Violation{wait},
+			"the wall clock was moved by -2s"},
 	} {
 		if got := discards(c.found, c.vs); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)

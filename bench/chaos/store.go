@@ -47,7 +47,9 @@ var storeKinds = map[string]kind{
 	"embedded": {"", func(*tb) *store {
 		return &store{daemons: 1, ttl: time.Second, url: func([]string) string { return "memory:" }}
 	}},
-	"redis": {"links stop kill flush", func(t *tb) *store { return redis(testserver.StartRedis(t), true) }},
+	"redis": {"links stop kill flush", func(t *tb) *store {
+		return redis(testserver.StartRedis(t), true)
+	}},
 	"redis-aof": {"links stop kill", func(t *tb) *store {
 		return redis(testserver.StartRedis(t, "--appendonly", "yes", "--appendfsync", "everysec"), false)
 	}},
@@ -57,20 +59,28 @@ var storeKinds = map[string]kind{
 		s.clock = r.JumpClock
 		return s
 	}},
-	"sentinel":  {"links failover", sentinel},
-	"cluster":   {"links flush failover", cluster},
-	"redlock":   {"links stop kill", redlock},
-	"etcd":      {"links stop kill flush", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 1)) }},
-	"etcd3":     {"links stop failover", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 3)) }},
+	"sentinel": {"links failover", sentinel},
+	"cluster":  {"links flush failover", cluster},
+	"redlock":  {"links stop kill", redlock},
+	"etcd": {"links stop kill flush", func(t *tb) *store {
+		return etcd(testserver.StartEtcdCluster(t, 1))
+	}},
+	"etcd3": {"links stop failover", func(t *tb) *store {
+		return etcd(testserver.StartEtcdCluster(t, 3))
+	}},
 	"zookeeper": {"links stop kill flush", zookeeper},
-	"mysql":     {"links stop kill flush", func(t *tb) *store { return mysql(testserver.StartMariaDB(t)) }},
+	"mysql": {"links stop kill flush", func(t *tb) *store {
+		return mysql(testserver.StartMariaDB(t))
+	}},
 	"mysql-clock": {"clock", func(t *tb) *store {
 		m := testserver.StartMariaDBWithClock(t)
 		s := mysql(m)
 		s.clock = m.JumpClock
 		return s
 	}},
-	"postgres": {"links stop kill flush", func(t *tb) *store { return postgres(testserver.StartPostgres(t)) }},
+	"postgres": {"links stop kill flush", func(t *tb) *store {
+		return postgres(testserver.StartPostgres(t))
+	}},
 	"postgres-clock": {"clock", func(t *tb) *store {
 		p := testserver.StartPostgresWithClock(t)
 		s := postgres(p)
@@ -82,22 +92,25 @@ var storeKinds = map[string]kind{
 func redis(r *testserver.Redis, forgets bool) *store {
 	return &store{daemons: 3, ttl: time.Second, servers: []string{r.Addr()},
 		url:    func(a []string) string { return "redis://" + a[0] + "?timeout=300ms&waiter_lease=1s" },
-		freeze: r.Pause, thaw: r.Resume, kill: r.Kill, stop: r.Stop, start: r.Start, forgetsOnKill: forgets,
-		flush: func() { r.Do("FLUSHALL") }, residue: redisResidue(these(r)),
+		freeze: r.Pause, thaw: r.Resume, kill: r.Kill, stop: r.Stop, start: r.Start,
+		forgetsOnKill: forgets,
+		flush:         func() { r.Do("FLUSHALL") }, residue: redisResidue(these(r)),
 	}
 }
 
 // sentinel has a master that is silent for some time before another one is chosen, so that a busy
 // machine alone does not make them.
 func sentinel(t *tb) *store {
-	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+testserver.MasterName+" 2000")
+	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+
+		testserver.MasterName+" 2000")
 	s := &store{daemons: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
 	for _, n := range slices.Concat(c.Sentinels, c.Nodes) {
 		s.servers = append(s.servers, n.Addr())
 	}
 	s.residue = redisResidue(func() []*testserver.Redis { return []*testserver.Redis{c.Master()} })
 	s.url = func(a []string) string {
-		return "redis+sentinel://" + strings.Join(a[:len(c.Sentinels)], ",") + "/" + testserver.MasterName + "?timeout=500ms&waiter_lease=1s"
+		return "redis+sentinel://" + strings.Join(a[:len(c.Sentinels)],
+			",") + "/" + testserver.MasterName + "?timeout=500ms&waiter_lease=1s"
 	}
 	s.failover = func(down func()) {
 		old := c.Master()
@@ -162,12 +175,14 @@ func redlock(t *tb) *store {
 	}
 	same := func(f func(*testserver.Redis)) func() { return func() { f(nodes[ill]) } }
 	s.freeze, s.thaw = next((*testserver.Redis).Pause), same((*testserver.Redis).Resume)
-	s.kill, s.stop, s.start = next((*testserver.Redis).Kill), next((*testserver.Redis).Stop), same((*testserver.Redis).Start)
+	s.kill, s.stop, s.start = next((*testserver.Redis).Kill), next((*testserver.Redis).Stop),
+		same((*testserver.Redis).Start)
 	return s
 }
 
-// etcd has its leader ill, when there are several members. But a follower is the one that is stopped for a while: a
-// leader that continues after that can revoke live leases (docs/operate/stores.md).
+// etcd has its leader ill, when there are several members. But a follower is the one that is
+// stopped for a while: a leader that continues after that can revoke live leases
+// (docs/operate/stores.md).
 func etcd(members []*testserver.Etcd) *store {
 	s := &store{daemons: 3, ttl: 2 * time.Second, residue: etcdResidue(members[0])}
 	for _, m := range members {
@@ -186,8 +201,10 @@ func etcd(members []*testserver.Etcd) *store {
 		}
 	}
 	same := func(f func(*testserver.Etcd)) func() { return func() { f(ill) } }
-	s.freeze, s.thaw = choose((*testserver.Etcd).Pause, len(members) == 1), same((*testserver.Etcd).Resume)
-	s.kill, s.stop, s.start = choose((*testserver.Etcd).Kill, true), choose((*testserver.Etcd).Stop, true), same((*testserver.Etcd).Start)
+	s.freeze, s.thaw = choose((*testserver.Etcd).Pause, len(members) == 1),
+		same((*testserver.Etcd).Resume)
+	s.kill, s.stop, s.start = choose((*testserver.Etcd).Kill, true),
+		choose((*testserver.Etcd).Stop, true), same((*testserver.Etcd).Start)
 	s.flush = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()

@@ -12,7 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// tendStores has the operator of the stores stop, kill and restart them, and sometimes do something to a daemon meanwhile.
+// tendStores has the operator of the stores stop, kill and restart them, and sometimes do something
+// to a daemon meanwhile.
 func (s *storm) tendStores(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 50))
 	for {
@@ -52,11 +53,13 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 				over()
 				past()
 				ended()
-				s.t.Logf("%s store %s: %s took %v", began.Format(time.StampMilli), d.name, what, time.Since(began))
+				s.t.Logf("%s store %s: %s took %v", began.Format(time.StampMilli), d.name, what,
+					time.Since(began))
 			})
 		}
-		// A store that loses fences which are above its clock continues from the clock: they would fall. A fence_epoch
-		// raises them, and so does the embedded store of a killed daemon, whose keys may move here.
+		// A store that loses fences which are above its clock continues from the clock: they would fall.
+		// A fence_epoch raises them, and so does the embedded store of a killed daemon, whose keys may
+		// move here.
 		may := d.ordered() || !s.lifted && !s.toOrdered && !s.anyKilled()
 		lasting := func() time.Duration { return time.Duration((0.2 + 2*rnd.Float64()) * float64(stormTTL)) }
 		add("stop", d.freeze != nil, false, func(while func()) {
@@ -73,9 +76,11 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 			while()
 			time.Sleep(time.Until(end))
 		})
-		add("restart", d.store.stop != nil && d.start != nil && (may || !d.forgetsOnKill), d.forgetsOnKill, func(func()) { d.store.stop(); d.start() })
+		add("restart", d.store.stop != nil && d.start != nil && (may || !d.forgetsOnKill),
+			d.forgetsOnKill, func(func()) { d.store.stop(); d.start() })
 		add("failover", d.failover != nil, d.forgetsOnOver, func(while func()) { d.failover(while) })
-		// etcd and ZooKeeper that have lost their data are not used again before the daemons have been started anew.
+		// etcd and ZooKeeper that have lost their data are not used again before the daemons have been
+		// started anew.
 		add("flush", d.flush != nil && may && !d.ordered(), true, func(func()) { d.flush() })
 	}
 	return all
@@ -85,11 +90,13 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 func (s *storm) anyKilled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.ContainsFunc(s.all, func(p *process) bool { return p.ended() && p.code() == 128+int(syscall.SIGKILL) })
+	return slices.ContainsFunc(s.all, func(p *process) bool {
+		return p.ended() && p.code() == 128+int(syscall.SIGKILL)
+	})
 }
 
-// beside runs do in a goroutine. wait blocks until do has returned. If do has panicked, wait panics with the
-// same value.
+// beside runs do in a goroutine. wait blocks until do has returned. If do has panicked, wait panics
+// with the same value.
 func beside(do func()) (wait func()) {
 	done := make(chan any, 1)
 	go func() {
@@ -103,8 +110,8 @@ func beside(do func()) (wait func()) {
 	}
 }
 
-// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does anything to
-// it for a moment before. A daemon may not start before the store is back.
+// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does
+// anything to it for a moment before. A daemon may not start before the store is back.
 func (s *storm) meanwhile(rnd *rand.Rand) {
 	st := s.sites[rnd.IntN(len(s.sites))]
 	what := rnd.IntN(3)
@@ -128,8 +135,8 @@ func (s *storm) meanwhile(rnd *rand.Rand) {
 	}
 }
 
-// forgetting begins a time in which a store may forget what it keeps; done ends it. A daemon finds out with a
-// renewal, so for a TTL more it may hand on what is gone.
+// forgetting begins a time in which a store may forget what it keeps; done ends it. A daemon finds
+// out with a renewal, so for a TTL more it may hand on what is gone.
 func (s *storm) forgetting(d *depot) (done func()) {
 	from := now()
 	return func() { s.forgot(d, span{from, now() + int64(stormTTL)}) }
@@ -140,10 +147,10 @@ type move struct {
 	to, both string // as in room, after this rollout
 }
 
-// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper in four,
-// as documented, and back, as far as there is a way: from etcd and ZooKeeper there is none. Every rollout
-// ends on every host before the next one begins: until all daemons have reloaded and no lock is held any more
-// that was taken before that.
+// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper
+// in four, as documented, and back, as far as there is a way: from etcd and ZooKeeper there is
+// none. Every rollout ends on every host before the next one begins: until all daemons have
+// reloaded and no lock is held any more that was taken before that.
 func (s *storm) moveKeys(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 60))
 	from, to := s.depots[0], s.depots[1]
@@ -151,7 +158,8 @@ func (s *storm) moveKeys(until time.Time) {
 		rest(until, time.Duration(2+rnd.IntN(5))*time.Second)
 		steps := []room{{store: from.name, both: to.name}, {store: to.name}}
 		if to.ordered() {
-			steps = []room{{store: from.name, both: to.name}, {store: from.name, both: to.name, epoch: firstLift}, {store: to.name, epoch: firstLift}}
+			steps = []room{{store: from.name, both: to.name},
+				{store: from.name, both: to.name, epoch: firstLift}, {store: to.name, epoch: firstLift}}
 		}
 		for _, step := range steps {
 			if !s.rollOut(rnd, step, until) || step.both != "" && !s.lockInBoth("x:", until) {
@@ -163,7 +171,8 @@ func (s *storm) moveKeys(until time.Time) {
 	}
 }
 
-// rollOut brings all daemons to a step, in some order; false when the time is over before they are all there.
+// rollOut brings all daemons to a step, in some order; false when the time is over before they are
+// all there.
 func (s *storm) rollOut(rnd *rand.Rand, step room, until time.Time) bool {
 	for _, i := range rnd.Perm(len(s.sites)) {
 		for !s.stepAt(s.sites[i], step) {
@@ -176,7 +185,8 @@ func (s *storm) rollOut(rnd *rand.Rand, step room, until time.Time) bool {
 		rest(until, time.Duration(rnd.IntN(1000))*time.Millisecond)
 	}
 	began := time.Now()
-	return s.until(patience, func() bool { return s.noneOlder("x:", time.Since(began)) }) && time.Now().Before(until)
+	return s.until(patience, func() bool { return s.noneOlder("x:", time.Since(began)) }) &&
+		time.Now().Before(until)
 }
 
 func (s *storm) stepAt(st *site, step room) bool {
@@ -190,8 +200,8 @@ func (s *storm) stepAt(st *site, step room) bool {
 	}, time.Now())
 }
 
-// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a fence
-// that is above all earlier ones. It returns false when the time is over before.
+// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a
+// fence that is above all earlier ones. It returns false when the time is over before.
 func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 	args := []client.AcquireArgs{}
 	for i := range 3 {
@@ -202,7 +212,8 @@ func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 			args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, name, i)})
 		}
 		if s.semaphores(prefix) {
-			args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", i), Permits: uint32(permits(0))})
+			args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", i),
+				Permits: uint32(permits(0))})
 		}
 	}
 	if s.semaphores(prefix) {
@@ -237,7 +248,8 @@ func (s *storm) lockOnce(a client.AcquireArgs) error {
 	return h.Release(ctx)
 }
 
-// noneOlder says that no daemon's clients hold a lock of the keys that begin with prefix for longer than d.
+// noneOlder says that no daemon's clients hold a lock of the keys that begin with prefix for longer
+// than d.
 func (s *storm) noneOlder(prefix string, d time.Duration) bool {
 	for _, st := range s.sites {
 		holds, err := st.holds(prefix)

@@ -23,24 +23,29 @@ type StormResult struct {
 	Did    map[string]int // what the operators did, and how often
 	Failed map[string]int // takeovers that failed and moves that were put off: the daemons went on
 	Errors int            // log lines of level error, each explained
-	// Stood is when the machine stood still. Discarded says why violations do not count, which are Excused then.
+	// Stood is when the machine stood still. Discarded says why violations do not count, which are
+	// Excused then.
 	Stood     []string
 	Discarded string
 	Excused   []Violation
 	Outcome
 }
 
-// stormKinds are the stores that have namespaces of their own in a storm. Every daemon has the embedded store, too.
-var stormKinds = []string{"redis", "etcd", "mysql", "zookeeper", "redis-aof", "sentinel", "etcd3", "cluster", "redlock"}
+// stormKinds are the stores that have namespaces of their own in a storm. Every daemon has the
+// embedded store, too.
+var stormKinds = []string{"redis", "etcd", "mysql", "zookeeper", "redis-aof", "sentinel", "etcd3",
+	"cluster", "redlock"}
 
-// stormStores are the two stores of an episode. As many seeds in a row as there are kinds have each of them twice.
+// stormStores are the two stores of an episode. As many seeds in a row as there are kinds have each
+// of them twice.
 func stormStores(seed uint64) [2]string {
 	n := uint64(len(stormKinds))
 	i, apart := seed%n, 1+seed/n%(n-1)
 	return [2]string{stormKinds[i], stormKinds[(i+apart)%n]}
 }
 
-// storm is an episode: daemons that share two stores, workers in namespaces that are moved between them, and operators.
+// storm is an episode: daemons that share two stores, workers in namespaces that are moved between
+// them, and operators.
 type storm struct {
 	bed
 	seed   uint64
@@ -50,8 +55,9 @@ type storm struct {
 	sites  []*site
 	rules  *logRules
 
-	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they have no
-	// semaphores, and the daemons' own keys stay where they are: docs/operate/stores.md says why.
+	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they
+	// have no semaphores, and the daemons' own keys stay where they are: docs/operate/stores.md says
+	// why.
 	toOrdered bool
 	lifted    bool // daemons' own keys have a fence_epoch, so that they may move to every store
 
@@ -110,14 +116,16 @@ func (s *storm) put(what string) {
 	s.failed[what]++
 }
 
-// Drills is how often an episode of some length repeats reloads and takeovers at its end, to see what leaks.
+// Drills is how often an episode of some length repeats reloads and takeovers at its end, to see
+// what leaks.
 const Drills = 8
 
-// RunStorm runs one episode. Its operators are at work for length. At its end each daemon is reloaded and taken
-// over drills times while nothing else happens, and must not have more open than before. Without drills, only
-// what the whole episode has left open counts.
+// RunStorm runs one episode. Its operators are at work for length. At its end each daemon is
+// reloaded and taken over drills times while nothing else happens, and must not have more open than
+// before. Without drills, only what the whole episode has left open counts.
 func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormResult {
-	s := &storm{bed: newBed(set, seed), seed: seed, length: length, drills: drills, rules: newLogRules(),
+	s := &storm{bed: newBed(set, seed), seed: seed, length: length, drills: drills,
+		rules:  newLogRules(),
 		counts: map[string]int{}, failed: map[string]int{}}
 	began := time.Now()
 	s.watch = newWatch()
@@ -134,7 +142,8 @@ func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormR
 	errors := s.judgeLogs()
 	s.keep(fmt.Sprint("storm-", seed))
 	s.Took = time.Since(began).Round(time.Millisecond)
-	r := StormResult{Seed: seed, Stores: stormStores(seed), Hosts: len(s.sites), Did: s.counts, Failed: s.failed, Errors: errors, Outcome: s.Outcome}
+	r := StormResult{Seed: seed, Stores: stormStores(seed), Hosts: len(s.sites), Did: s.counts,
+		Failed: s.failed, Errors: errors, Outcome: s.Outcome}
 	for _, one := range stood {
 		r.Stood = append(r.Stood, one.String())
 	}
@@ -146,7 +155,8 @@ func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormR
 	return r
 }
 
-// clocksSet forgives what stores that take the time from the wall clock have forgotten since that was set.
+// clocksSet forgives what stores that take the time from the wall clock have forgotten since that
+// was set.
 func (s *storm) clocksSet(found []standstill) {
 	for _, one := range found {
 		if one.step == 0 {
@@ -175,17 +185,20 @@ func (s *storm) forgot(d *depot, at span) {
 
 // begin starts all, and sees that it works.
 func (s *storm) begin() {
-	// What a daemon has started, a successor that it was told to call, is ours when the daemon has ended.
+	// What a daemon has started, a successor that it was told to call, is ours when the daemon has
+	// ended.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(broken{err})
 	}
-	if err := os.Chmod(s.dir, 0o711); err != nil { // other users are to get at the sockets, and at the program
+	// other users are to get at the sockets, and at the program
+	if err := os.Chmod(s.dir, 0o711); err != nil {
 		panic(broken{err})
 	}
 	s.startRegister()
 	for i, kind := range stormStores(s.seed) {
 		name := strings.ReplaceAll(kind, "-", "")
-		s.depots = append(s.depots, &depot{store: storeKinds[kind].start(s.t), kind: kind, name: fmt.Sprint(name, i)})
+		s.depots = append(s.depots, &depot{store: storeKinds[kind].start(s.t), kind: kind,
+			name: fmt.Sprint(name, i)})
 	}
 	s.toOrdered = !s.depots[0].ordered() && s.depots[1].ordered()
 	s.lifted, s.epoch = s.seed%3 == 0 && !s.toOrdered, firstLift
@@ -201,13 +214,15 @@ func (s *storm) begin() {
 	}
 }
 
-// addWorkers has each namespace that daemons share used at each of them, and that of each daemon's own. Keys of
-// such a namespace may move at any time: a daemon alone excludes its own clients, however often their keys move.
+// addWorkers has each namespace that daemons share used at each of them, and that of each daemon's
+// own. Keys of such a namespace may move at any time: a daemon alone excludes its own clients,
+// however often their keys move.
 func (s *storm) addWorkers() {
 	kinds := []string{"go", "python", "go", "java", "go", "go"}
 	n := 0
 	add := func(at int, prefix string) {
-		orders := Orders{Socket: s.hosts[at].socket(), Prefix: prefix, Keys: 3, TTL: stormTTL, Pause: pauses[(s.seed+uint64(n))%2], Seed: s.seed}
+		orders := Orders{Socket: s.hosts[at].socket(), Prefix: prefix, Keys: 3, TTL: stormTTL,
+			Pause: pauses[(s.seed+uint64(n))%2], Seed: s.seed}
 		if s.semaphores(prefix) {
 			orders.Semaphores = 1
 		}
@@ -223,7 +238,8 @@ func (s *storm) addWorkers() {
 
 // semaphores says whether there are semaphores with keys that begin with prefix.
 func (s *storm) semaphores(prefix string) bool {
-	return !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) && (prefix == "y:" || !s.toOrdered)
+	return !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) &&
+		(prefix == "y:" || !s.toOrdered)
 }
 
 // operate lets operators work: one of the stores, one that moves keys, and one of each daemon.
@@ -236,7 +252,8 @@ func (s *storm) operate() {
 	together(tasks, func(do func()) { do() })
 }
 
-// finish heals what is not, waits for everybody to be served, has all end and looks at what is left.
+// finish heals what is not, waits for everybody to be served, has all end and looks at what is
+// left.
 func (s *storm) finish() {
 	healed := time.Now()
 	s.allServed()
@@ -246,7 +263,8 @@ func (s *storm) finish() {
 		defer st.mu.Unlock()
 		defer s.doing("reload: drill", st, nil)()
 		if !st.reload("settle", func(l *layout) {}, healed) {
-			s.fail("recovery", "daemon %d refuses its own configuration when all is healed: %s", st.no, tail(st.log()))
+			s.fail("recovery", "daemon %d refuses its own configuration when all is healed: %s", st.no,
+				tail(st.log()))
 		}
 	}
 	s.nothingLeft()
@@ -283,9 +301,11 @@ func (s *storm) addSite(no int) {
 	st.mountSmall()
 	a, b := s.depots[0], s.depots[1]
 	l := &layout{
-		fixed:  []string{`upstream: "memory:"`, fmt.Sprint("ttl: ", stormTTL), "socket_mode: 0666", fmt.Sprint("host_name: storm-", no)},
+		fixed: []string{`upstream: "memory:"`, fmt.Sprint("ttl: ", stormTTL), "socket_mode: 0666",
+			fmt.Sprint("host_name: storm-", no)},
 		stores: map[string]string{a.name: a.url(a.servers), b.name: b.url(b.servers)},
-		rooms:  map[string]room{"x:": {store: a.name}, "y:": {store: b.name}, "u:": {more: []string{"users: [0]"}}, st.own(): {}},
+		rooms: map[string]room{"x:": {store: a.name}, "y:": {store: b.name},
+			"u:": {more: []string{"users: [0]"}}, st.own(): {}},
 	}
 	st.layout = l
 	homes := st.homes()
@@ -323,7 +343,8 @@ func summary(counts map[string]int) string {
 // Tell is one episode in some lines.
 func (r *StormResult) Tell() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "storm %v, %d daemons, seed %d: %.1f s, %d operations, lost %v, refused %v", r.Stores, r.Hosts, r.Seed, r.Took.Seconds(), r.Operations, r.Lost, r.Refusals)
+	fmt.Fprintf(&b, "storm %v, %d daemons, seed %d: %.1f s, %d operations, lost %v, refused %v",
+		r.Stores, r.Hosts, r.Seed, r.Took.Seconds(), r.Operations, r.Lost, r.Refusals)
 	if r.Forgiven > 0 {
 		fmt.Fprintf(&b, ", forgiven %d", r.Forgiven)
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// shortStorms are seeds that together have every kind of store, two and three daemons, and moves of each
-// kind.
+// shortStorms are seeds that together have every kind of store, two and three daemons, and moves of
+// each kind.
 var shortStorms = []uint64{0, 2, 4, 6, 8}
 
 var stormTurn = flag.Uint64("turn", 0, "the turn of the short storms: each has other seeds for the same stores")
@@ -56,7 +56,8 @@ func TestShortStormsHaveEveryStore(t *testing.T) {
 		names := stormStores(seed)
 		had[names[0]], had[names[1]] = true, true
 		if stormStores(seed+sameStores) != names {
-			t.Errorf("seed %d has %v, and seed %d has %v", seed, names, seed+sameStores, stormStores(seed+sameStores))
+			t.Errorf("seed %d has %v, and seed %d has %v", seed, names, seed+sameStores,
+				stormStores(seed+sameStores))
 		}
 	}
 	for _, k := range stormKinds {
@@ -97,7 +98,8 @@ func TestSeedsInARowHaveEveryStore(t *testing.T) {
 
 func TestBadFilesAreRefusedWithTheirWords(t *testing.T) {
 	s := settingOf(t, os.Getenv("LOCKSIDECAR_RACE_BIN"), "-race")
-	l := &layout{fixed: []string{`upstream: "memory:"`, "ttl: 2s"}, stores: map[string]string{}, rooms: map[string]room{"x:": {}}}
+	l := &layout{fixed: []string{`upstream: "memory:"`, "ttl: 2s"}, stores: map[string]string{},
+		rooms: map[string]room{"x:": {}}}
 	for _, f := range faultyLayouts() {
 		if f.well {
 			continue

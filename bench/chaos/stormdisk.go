@@ -14,8 +14,8 @@ import (
 
 func lockThread() { runtime.LockOSThread() }
 
-// mountSmall puts the socket, and the embedded store's state beside it, on a disk of their own that can be filled. It needs
-// root; without it nobody fills a disk.
+// mountSmall puts the socket, and the embedded store's state beside it, on a disk of their own that
+// can be filled. It needs root; without it nobody fills a disk.
 func (st *site) mountSmall() {
 	if os.Geteuid() != 0 {
 		return
@@ -28,8 +28,8 @@ func (st *site) mountSmall() {
 	st.s.t.Cleanup(func() { _ = syscall.Unmount(st.run, syscall.MNT_DETACH) })
 }
 
-// fillDisk leaves no room for the embedded store's state for some time. Other stores' locks are not concerned. With
-// room again all goes on by itself.
+// fillDisk leaves no room for the embedded store's state for some time. Other stores' locks are not
+// concerned. With room again all goes on by itself.
 func (st *site) fillDisk() {
 	filler := filepath.Join(st.run, "filler")
 	f, err := os.Create(filler)

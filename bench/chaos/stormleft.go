@@ -15,10 +15,12 @@ import (
 
 // admin is a client of the daemon's admin socket.
 func (h *host) admin() *http.Client {
-	return &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		var d net.Dialer
-		return d.DialContext(ctx, "unix", h.socket()+".admin")
-	}}}
+	return &http.Client{Timeout: 20 * time.Second,
+		Transport: &http.Transport{DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var d net.Dialer
+				return d.DialContext(ctx, "unix", h.socket()+".admin")
+			}}}
 }
 
 type viewHold struct {
@@ -46,18 +48,21 @@ type gauge struct {
 	goroutines  int
 }
 
-// plus is g with n more descriptors, and as many connections and goroutines as spare is beyond that.
+// plus is g with n more descriptors, and as many connections and goroutines as spare is beyond
+// that.
 func (g gauge) plus(n, spare int) gauge {
 	return gauge{g.connections + n + spare, g.descriptors + n, g.goroutines + n + spare}
 }
 
 // within says that g has no more of anything than most.
 func (g gauge) within(most gauge) bool {
-	return g.connections <= most.connections && g.descriptors <= most.descriptors && g.goroutines <= most.goroutines
+	return g.connections <= most.connections && g.descriptors <= most.descriptors &&
+		g.goroutines <= most.goroutines
 }
 
 func (g gauge) least(o gauge) gauge {
-	return gauge{min(g.connections, o.connections), min(g.descriptors, o.descriptors), min(g.goroutines, o.goroutines)}
+	return gauge{min(g.connections, o.connections), min(g.descriptors, o.descriptors),
+		min(g.goroutines, o.goroutines)}
 }
 
 func (h *host) gauge() (g gauge, err error) {
@@ -77,7 +82,8 @@ func (h *host) gauge() (g gauge, err error) {
 		}
 	}
 	for _, fd := range fds {
-		if to, _ := os.Readlink(dir + "fd/" + fd.Name()); strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "socket:") && !local[to] {
+		if to, _ := os.Readlink(dir + "fd/" + fd.Name()); strings.HasPrefix(to, "anon_inode:") ||
+			strings.HasPrefix(to, "socket:") && !local[to] {
 			g.connections++
 		} else {
 			g.descriptors++
@@ -120,12 +126,13 @@ func (s *storm) measureFirst() {
 	}
 }
 
-// poolSpare is how many more connections to stores there may be once there was load, and a third of the
-// goroutines for them.
+// poolSpare is how many more connections to stores there may be once there was load, and a third of
+// the goroutines for them.
 const poolSpare = 60
 
-// leakDrill reloads and takes over again and again while nothing else happens: what is open afterwards is what was open
-// before, within less than one for each turn. And over the whole storm it has not grown by more than connections need.
+// leakDrill reloads and takes over again and again while nothing else happens: what is open
+// afterwards is what was open before, within less than one for each turn. And over the whole storm
+// it has not grown by more than connections need.
 func (st *site) leakDrill() {
 	quiet := func(what string, most gauge) gauge {
 		var g gauge
@@ -134,11 +141,13 @@ func (st *site) leakDrill() {
 			g, err = st.gauge()
 			return err == nil && g.within(most)
 		}) {
-			st.s.fail("leak", "daemon %d has %+v open %s, and had at most %+v to have (%v): %s", st.no, g, what, most, err, st.descriptors())
+			st.s.fail("leak", "daemon %d has %+v open %s, and had at most %+v to have (%v): %s", st.no, g,
+				what, most, err, st.descriptors())
 		}
 		return g
 	}
-	quiet("after the storm", gauge{st.first.connections + 2*poolSpare, st.first.descriptors + Drills/2, st.first.goroutines + 3*poolSpare})
+	quiet("after the storm", gauge{st.first.connections + 2*poolSpare, st.first.descriptors + Drills/2,
+		st.first.goroutines + 3*poolSpare})
 	drills := st.s.drills
 	if drills == 0 {
 		return
@@ -159,7 +168,8 @@ func (st *site) leakDrill() {
 		}, calm)
 		st.write(bad[i%len(bad)].text(st.layout))
 		if event, line := st.tell(); event != "reload_refused" {
-			st.s.fail("reload", "daemon %d was given %s, and says %q: %s", st.no, bad[i%len(bad)].name, event, line)
+			st.s.fail("reload", "daemon %d was given %s, and says %q: %s", st.no,
+				bad[i%len(bad)].name, event, line)
 		}
 		st.reload("drill", func(l *layout) {
 			delete(l.rooms, "drill:")
@@ -181,7 +191,8 @@ func (st *site) leakDrill() {
 	for range drills {
 		st.refused()
 	}
-	quiet("after a drill of refused takeovers", before.plus(drills-1, 0)) // connections to stores stay as they are
+	// connections to stores stay as they are
+	quiet("after a drill of refused takeovers", before.plus(drills-1, 0))
 	st.takeOver("takeover: drill", 1, nil)
 	before = st.least()
 	for range drills / 2 {
@@ -197,13 +208,15 @@ func (st *site) refused() {
 	st.write(st.without(st.s.depots[1]).yaml())
 	p := st.launch("--takeover")
 	if !p.ends(patience) || p.code() != 75 {
-		st.s.fail("takeover", "a successor without a store of daemon %d is not refused: %s", st.no, tail(p.log))
+		st.s.fail("takeover", "a successor without a store of daemon %d is not refused: %s",
+			st.no, tail(p.log))
 		p.end(syscall.SIGKILL)
 	}
 	st.write(st.layout.yaml())
 }
 
-// least is what the daemon has open at the least within some seconds: what is on its way to an end is not counted.
+// least is what the daemon has open at the least within some seconds: what is on its way to an end
+// is not counted.
 func (st *site) least() gauge {
 	least := gauge{1 << 30, 1 << 30, 1 << 30}
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

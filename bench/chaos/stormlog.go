@@ -31,25 +31,29 @@ var eventWord = regexp.MustCompile("`([a-z_]+)`")
 func newLogRules() *logRules {
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..")
-	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin", "session_end"}, events: map[string]bool{}}
+	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin",
+		"session_end"}, events: map[string]bool{}}
 	for _, dir := range []string{"cmd", "daemon", "upstream", "renewer", "cache"} {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testserver") {
-				return err
-			}
-			b, err := os.ReadFile(path)
-			for _, m := range logCall.FindAllSubmatch(b, -1) {
-				if text, err := strconv.Unquote(string(m[1])); err == nil && text != "" {
-					r.messages = append(r.messages, text)
+		err := filepath.WalkDir(filepath.Join(root, dir),
+			func(path string, _ fs.DirEntry, err error) error {
+				if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") ||
+					strings.Contains(path, "testserver") {
+					return err
 				}
-			}
-			return err
-		})
+				b, err := os.ReadFile(path)
+				for _, m := range logCall.FindAllSubmatch(b, -1) {
+					if text, err := strconv.Unquote(string(m[1])); err == nil && text != "" {
+						r.messages = append(r.messages, text)
+					}
+				}
+				return err
+			})
 		if err != nil {
 			r.err = err
 		}
 	}
-	for _, name := range []string{"failures", "runbook", "security", "stores", "upgrade", "configure", "monitoring"} {
+	for _, name := range []string{"failures", "runbook", "security", "stores", "upgrade", "configure",
+		"monitoring"} {
 		b, err := os.ReadFile(filepath.Join(root, "docs", "operate", name+".md"))
 		if err != nil {
 			r.err = err
@@ -67,8 +71,8 @@ type logLine struct {
 	TS                              time.Time
 }
 
-// plain are lines that are no JSON: how a command ends, what a program that was called in place of ours said, and, from a Redis
-// client, which has no other way, of servers that are away.
+// plain are lines that are no JSON: how a command ends, what a program that was called in place of
+// ours said, and, from a Redis client, which has no other way, of servers that are away.
 var plain = regexp.MustCompile(`^(locksidecar serve: |Try 'locksidecar |cannot run$|redis: \d{4}|\S*/locksidecar: \d+: )`)
 
 // unexplained begins what is said of a line that nothing explains.
@@ -90,11 +94,13 @@ func (s *storm) explained(st *site, l *logLine) string {
 			return "a successor was refused, was killed or took too long"
 		}
 	case "store_down", "store_session_lost", "store_failed":
-		if s.troubledAt(at) || late.MatchString(l.Error) || did("full disk") && strings.Contains(l.Error, "no space") {
+		if s.troubledAt(at) || late.MatchString(l.Error) || did("full disk") &&
+			strings.Contains(l.Error, "no space") {
 			return "a store was away"
 		}
 	case "":
-		if did("full disk") && strings.HasPrefix(l.Msg, "cannot extend the session") && strings.Contains(l.Error, "no space left on device") {
+		if did("full disk") && strings.HasPrefix(l.Msg, "cannot extend the session") &&
+			strings.Contains(l.Error, "no space left on device") {
 			return "a disk was full"
 		}
 	}
@@ -108,13 +114,15 @@ func (s *storm) troubledAt(at int64) bool {
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		return slices.ContainsFunc(d.troubles, func(t span) bool {
-			return t.from-int64(time.Second) <= at && at <= max(t.to, t.to+after) || t.to == forever && t.from-int64(time.Second) <= at
+			return t.from-int64(time.Second) <= at && at <= max(t.to, t.to+after) || t.to == forever &&
+				t.from-int64(time.Second) <= at
 		})
 	})
 }
 
 // never are events that nothing that a storm does explains.
-var never = []string{"stuck", "admin_failed", "page_failed", "accept_failed", "log_lagging", "spans_dropped", "tracing_failed", "tracing_refused",
+var never = []string{"stuck", "admin_failed", "page_failed", "accept_failed", "log_lagging",
+	"spans_dropped", "tracing_failed", "tracing_refused",
 	"park_failed", "parked_unusable", "parked", "notify_failed"}
 
 // judgeLogs looks at every line of every daemon, and returns how many were of level error.
@@ -126,7 +134,8 @@ func (s *storm) judgeLogs() (errors int) {
 	fail := func(p *process, what string, line []byte) {
 		if key := what + string(line[:min(len(line), 30)]); len(told) < 10 && !told[key] {
 			told[key] = true
-			s.fail("log", "%s in %s: %s", what, filepath.Base(filepath.Dir(p.log))+"/"+filepath.Base(p.log), line)
+			s.fail("log", "%s in %s: %s", what, filepath.Base(filepath.Dir(p.log))+"/"+filepath.Base(p.log),
+				line)
 		}
 	}
 	seen := map[string]bool{}

@@ -108,7 +108,8 @@ func WriteStorm(out io.Writer, rs []StormResult) {
 		for _, n := range r.deeds {
 			fmt.Fprintf(out, " %d |", n)
 		}
-		fmt.Fprintf(out, " %d | %d | %d | %d | %d |\n", r.grants, r.violations, r.undecided, r.forgiven, r.discarded)
+		fmt.Fprintf(out, " %d | %d | %d | %d | %d |\n", r.grants, r.violations, r.undecided,
+			r.forgiven, r.discarded)
 	}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		line(name, rows[name])

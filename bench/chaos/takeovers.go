@@ -13,22 +13,24 @@ import (
 	"time"
 )
 
-// refusedTakeover is how a successor ends that did not get the daemon: what documents give as reasons.
+// refusedTakeover is how a successor ends that did not get the daemon: what documents give as
+// reasons.
 var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 	`the daemon is ending, reloading or already being taken over`,
 	`the daemon has been told to end`,
 	`is no longer in the configuration but still has \d+ keys`,
 	`is not the same in its configuration: reload this daemon first`,
-	`(does not come|did not come|do not come) to (an|its|their) end in time`, // a request at a store, or a client's, is under way
+	// a request at a store, or a client's, is under way
+	`(does not come|did not come|do not come) to (an|its|their) end in time`,
 	`the other process did not commit`,
 	`which (continues to serve|is ending|has ended|does not answer)`,
 	`another daemon (serves|has)|in use`,
 	`EOF|connection reset|broken pipe|i/o timeout`,
 }, "|"))
 
-// takeOver has successors take the daemon over, several at once if there are more than one. In the end one of
-// all serves. Then during, if it is not nil, is done while they try. It returns whether a successor has taken
-// over.
+// takeOver has successors take the daemon over, several at once if there are more than one. In the
+// end one of all serves. Then during, if it is not nil, is done while they try. It returns whether
+// a successor has taken over.
 func (st *site) takeOver(what string, successors int, during func([]*process)) bool {
 	from := now()
 	defer st.s.doing(what, st, nil)()
@@ -49,8 +51,8 @@ func (st *site) takeOver(what string, successors int, during func([]*process)) b
 	return slices.Contains(all, st.process)
 }
 
-// contest waits until one process alone is left, of the daemon and those that try to take it over, and sees that it
-// serves. Without any another one is started.
+// contest waits until one process alone is left, of the daemon and those that try to take it over,
+// and sees that it serves. Without any another one is started.
 func (st *site) contest(what string, from int64, successors []*process) {
 	all := append([]*process{st.process}, successors...)
 	var alive []*process
@@ -63,7 +65,8 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		}
 		return len(alive) == 0 || len(alive) == 1 && !(st.told && alive[0] == st.process)
 	}) {
-		st.s.fail("takeover", "%s at daemon %d: %d processes are left: %s", what, st.no, len(alive), tail(alive[len(alive)-1].log))
+		st.s.fail("takeover", "%s at daemon %d: %d processes are left: %s", what, st.no, len(alive),
+			tail(alive[len(alive)-1].log))
 		for _, p := range alive {
 			p.end(syscall.SIGKILL)
 		}
@@ -94,7 +97,8 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		}
 		return err == nil || st.process.ended()
 	}) || st.process.ended() {
-		if !st.crashedBetween(successors) { // one that is killed when it has just taken over leaves nobody
+		// one that is killed when it has just taken over leaves nobody
+		if !st.crashedBetween(successors) {
 			st.s.fail("takeover", "%s at daemon %d: nobody serves: %s", what, st.no, tail(st.log()))
 		}
 		if !st.process.ended() {
@@ -111,7 +115,8 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		}
 	}
 	if took != passed && !st.crashedBetween(all) {
-		st.s.fail("takeover", "%s at daemon %d: %d took over, and %d were taken over", what, st.no, took, passed)
+		st.s.fail("takeover", "%s at daemon %d: %d took over, and %d were taken over", what,
+			st.no, took, passed)
 	}
 }
 
@@ -125,8 +130,8 @@ func (st *site) crashedBetween(all []*process) bool {
 	return false
 }
 
-// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has. Processes may
-// share a log.
+// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has.
+// Processes may share a log.
 func passedTo(p, q *process) bool {
 	return said(p, fmt.Sprintf(`"event":"taken_over","pid":%d,`, q.cmd.Process.Pid))
 }
@@ -144,14 +149,18 @@ func said(p *process, words string) bool {
 func (st *site) ended1(what string, from int64, p *process, successor bool) {
 	code := p.code()
 	switch {
-	case code == 0 || code == 128+int(syscall.SIGKILL): // that one was taken over or drained, or we have killed it
-	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) && said(p, `"event":"taken_over"`): // a signal came after that
+	// that one was taken over or drained, or we have killed it
+	case code == 0 || code == 128+int(syscall.SIGKILL):
+	// a signal came after that
+	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) &&
+		said(p, `"event":"taken_over"`):
 	case !successor:
 		st.s.fail("exit code", "%s: daemon %d ends with %d: %s", what, st.no, code, tail(p.log))
 	case code == 75 && refusedTakeover.MatchString(tail(p.log)):
 	case code == 69 && st.s.troubled(from):
 	default:
-		st.s.fail("exit code", "%s: the successor of daemon %d ends with %d: %s", what, st.no, code, tail(p.log))
+		st.s.fail("exit code", "%s: the successor of daemon %d ends with %d: %s", what, st.no,
+			code, tail(p.log))
 	}
 }
 
@@ -159,8 +168,8 @@ func (st *site) pause(most time.Duration) {
 	time.Sleep(time.Duration(st.rnd.Int64N(int64(most))))
 }
 
-// at waits for some moment of a takeover by p: at most so long after its start, or after it has begun to open
-// stores.
+// at waits for some moment of a takeover by p: at most so long after its start, or after it has
+// begun to open stores.
 func (st *site) at(p *process, most time.Duration) {
 	if st.rnd.IntN(2) == 0 {
 		st.s.until(patience, func() bool { return p.ended() || size(p.log) > 0 })
@@ -168,7 +177,8 @@ func (st *site) at(p *process, most time.Duration) {
 	st.pause(most)
 }
 
-// takeOverKilled has the successor killed meanwhile. If that was when it had just taken over, nobody is left.
+// takeOverKilled has the successor killed meanwhile. If that was when it had just taken over,
+// nobody is left.
 func (st *site) takeOverKilled() {
 	st.takeOver("takeover: successor killed", 1, func(all []*process) {
 		st.at(all[0], 400*time.Millisecond)
@@ -186,7 +196,8 @@ func (st *site) takeOverStopped() {
 	})
 }
 
-// takeOverReloading reloads at the same time. Which of the two configurations is used is known after another reload.
+// takeOverReloading reloads at the same time. Which of the two configurations is used is known
+// after another reload.
 func (st *site) takeOverReloading() {
 	l := st.layout.clone()
 	st.vary(l)
@@ -237,8 +248,8 @@ func (st *site) takeOverRerouted() {
 	st.reloadUntil("after a takeover")
 }
 
-// takeOverOther has the successor find a configuration without one of the daemon's stores, or a malformed one. The
-// daemon must refuse it and continue to serve.
+// takeOverOther has the successor find a configuration without one of the daemon's stores, or a
+// malformed one. The daemon must refuse it and continue to serve.
 func (st *site) takeOverOther() {
 	old := st.process
 	keep := st.hold()
@@ -255,10 +266,12 @@ func (st *site) takeOverOther() {
 		p.end(syscall.SIGKILL)
 	}
 	if c := p.code(); c != want && !(c == 69 && st.s.troubled(from)) {
-		st.s.fail("exit code", "a successor with another configuration ends with %d, not %d: %s", c, want, tail(p.log))
+		st.s.fail("exit code", "a successor with another configuration ends with %d, not %d: %s", c,
+			want, tail(p.log))
 	}
 	if old.ended() {
-		st.s.fail("takeover", "daemon %d has ended for a successor with another configuration: %s", st.no, tail(old.log))
+		st.s.fail("takeover", "daemon %d has ended for a successor with another configuration: %s",
+			st.no, tail(old.log))
 		st.write(st.layout.yaml())
 		st.rest()
 		st.start()
@@ -290,7 +303,8 @@ func (st *site) takeOverCalled() {
 	p, err := adopt(old, pid)
 	if err != nil {
 		if old.ended() {
-			st.s.fail("takeover", "daemon %d has ended, and so has the successor that it called: %v: %s", st.no, err, tail(old.log))
+			st.s.fail("takeover", "daemon %d has ended, and so has the successor that it called: %v: %s",
+				st.no, err, tail(old.log))
 			st.rest()
 			st.start()
 			return
@@ -320,7 +334,8 @@ func (st *site) call() (pid int) {
 	return pid
 }
 
-// adopt waits until the process pid, which old has started, is ours, since old has ended; an error if it ends before.
+// adopt waits until the process pid, which old has started, is ours, since old has ended; an error
+// if it ends before.
 func adopt(old *process, pid int) (*process, error) {
 	for {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -337,7 +352,8 @@ func adopt(old *process, pid int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: &exec.Cmd{Path: old.cmd.Path, Process: found}, log: old.log, done: make(chan struct{}), watch: old.watch}
+	p := &process{cmd: &exec.Cmd{Path: old.cmd.Path, Process: found}, log: old.log,
+		done: make(chan struct{}), watch: old.watch}
 	go func() {
 		defer close(p.done)
 		p.state, _ = found.Wait()
@@ -349,7 +365,8 @@ func adopt(old *process, pid int) (*process, error) {
 func (st *site) takeOverFailing() {
 	keep := st.hold()
 	defer keep.drop()
-	programs := []string{"#!/bin/sh\nexit 1\n", "#!/bin/sh\necho cannot run >&2\nexit 64\n", "#!/bin/sh\nsleep 1\nexit 0\n", "not a program"}
+	programs := []string{"#!/bin/sh\nexit 1\n", "#!/bin/sh\necho cannot run >&2\nexit 64\n",
+		"#!/bin/sh\nsleep 1\nexit 0\n", "not a program"}
 	text := programs[st.rnd.IntN(len(programs))]
 	st.install([]byte(text))
 	from := size(st.log())
@@ -358,7 +375,8 @@ func (st *site) takeOverFailing() {
 		b, _ := os.ReadFile(st.log())
 		return strings.Contains(string(b[min(int(from), len(b)):]), `"event":"takeover_failed"`)
 	}) {
-		st.s.fail("takeover", "daemon %d does not say that its successor (%q) has ended: %s", st.no, text, tail(st.log()))
+		st.s.fail("takeover", "daemon %d does not say that its successor (%q) has ended: %s", st.no, text,
+			tail(st.log()))
 	}
 	b, err := os.ReadFile(st.s.Bin)
 	if err != nil {
@@ -374,8 +392,8 @@ func (st *site) takeOverFailing() {
 	keep.over("a takeover by a program that fails")
 }
 
-// install replaces the program in one step, as package managers do. The daemon goes on with the file that it was
-// started from.
+// install replaces the program in one step, as package managers do. The daemon goes on with the
+// file that it was started from.
 func (st *site) install(program []byte) {
 	next := filepath.Join(st.dir, "next")
 	err := os.WriteFile(next, program, 0o755)

@@ -15,7 +15,8 @@ func reentries(v *verdict, ps []*op) {
 			outer[id{p.w, p.n}] = p
 		}
 		if p.lowered() && p.lowFence != p.fence {
-			v.fail("downgrade", "%s: %v has fence %d·%d after its downgrade", p.key, p, p.lowFence>>10, p.lowFence&1023)
+			v.fail("downgrade", "%s: %v has fence %d·%d after its downgrade", p.key, p, p.lowFence>>10,
+				p.lowFence&1023)
 		}
 	}
 	for _, p := range ps {
@@ -61,7 +62,8 @@ func whole(v *verdict, all []*op) {
 		if o == nil {
 			first[id{p.w, p.group}] = p
 		} else if o.granted() != p.granted() {
-			v.fail("all or nothing", "worker %d owner %d asked for %s and %s together: %q and %q", p.w, p.o, o.key, p.key, o.result, p.result)
+			v.fail("all or nothing", "worker %d owner %d asked for %s and %s together: %q and %q", p.w, p.o,
+				o.key, p.key, o.result, p.result)
 		}
 	}
 }

@@ -68,8 +68,8 @@ func (l *load) key(i int) string { return fmt.Sprint(l.Prefix, i) }
 // permits are how many the i-th semaphore has.
 func permits(i int) int { return 2 + i }
 
-// ask notes an acquire that is about to be sent; of is the acquire that it re-enters, group the first
-// of those that are asked for together.
+// ask notes an acquire that is about to be sent; of is the acquire that it re-enters, group the
+// first of those that are asked for together.
 func (w *owner) ask(key string, a client.AcquireArgs, of, group int64) (n int64) {
 	n = w.acquires.Add(1)
 	if group < 0 {
@@ -79,7 +79,8 @@ func (w *owner) ask(key string, a client.AcquireArgs, of, group int64) (n int64)
 	if a.Wait < 0 {
 		wait = -1
 	}
-	w.note(Event{E: evAsk, T: now(), N: n, K: key, O: w.no, M: int(a.Mode), P: int(a.Permits), Wait: wait, Of: of, G: group})
+	w.note(Event{E: evAsk, T: now(), N: n, K: key, O: w.no, M: int(a.Mode), P: int(a.Permits),
+		Wait: wait, Of: of, G: group})
 	return n
 }
 
@@ -104,7 +105,8 @@ func patient(a client.AcquireArgs) (context.Context, context.CancelFunc) {
 }
 
 // acquire notes it all; of is the acquire that it re-enters.
-func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold, int64, error) {
+func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold,
+	int64, error) {
 	ctx, cancel := patient(a)
 	defer cancel()
 	n := w.ask(a.Key, a, of, 0)
@@ -114,7 +116,8 @@ func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*clie
 }
 
 // acquireMany is acquire for several keys at once; the numbers are of each in turn.
-func (w *owner) acquireMany(c *client.Client, keys []string, a client.AcquireArgs) (hs client.Holds, ns []int64, err error) {
+func (w *owner) acquireMany(c *client.Client, keys []string, a client.AcquireArgs) (hs client.Holds,
+	ns []int64, err error) {
 	ctx, cancel := patient(a)
 	defer cancel()
 	group := int64(-1)

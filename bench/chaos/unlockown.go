@@ -17,8 +17,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// unlockOwn unlocks a key of the operator's own client by force: the hold of one owner, or those of three readers. Each owner
-// must be told, and the next one must be granted the key with a larger fence.
+// unlockOwn unlocks a key of the operator's own client by force: the hold of one owner, or those of
+// three readers. Each owner must be told, and the next one must be granted the key with a larger
+// fence.
 func (st *site) unlockOwn() {
 	from := now()
 	c, err := st.dial()
@@ -27,7 +28,8 @@ func (st *site) unlockOwn() {
 		return
 	}
 	defer c.Close()
-	a := client.AcquireArgs{Key: []string{"x:", "y:", st.own(), ""}[st.rnd.IntN(4)] + fmt.Sprint("forced ", st.no), Owner: 1, Wait: time.Second}
+	a := client.AcquireArgs{Key: []string{"x:", "y:", st.own(),
+		""}[st.rnd.IntN(4)] + fmt.Sprint("forced ", st.no), Owner: 1, Wait: time.Second}
 	owners := 1
 	if st.rnd.IntN(2) == 0 {
 		a.Mode, owners = protocol.Shared, 3
@@ -63,7 +65,8 @@ func (st *site) unlockOwn() {
 		}
 		next <- err
 	}()
-	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence", strconv.FormatUint(fence, 10), key})
+	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence",
+		strconv.FormatUint(fence, 10), key})
 	expired := false
 	for _, h := range held {
 		err := st.toldGone(h)
@@ -81,7 +84,8 @@ func (st *site) unlockOwn() {
 	var lost *client.LostError
 	var refused *client.Error
 	limited := errors.As(err, &refused) && refused.Code == protocol.Limit
-	if err != nil && !limited && !st.away(key, from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
+	if err != nil && !limited && !st.away(key, from) && !errors.As(err, &lost) &&
+		!errors.Is(err, client.ErrTimeout) {
 		st.s.fail("unlock", "%s: the next one gets %v", key, err)
 	}
 }
@@ -94,11 +98,13 @@ func (st *site) toldGone(h *client.Hold) error {
 	return h.Err()
 }
 
-// unlockStopped unlocks a lock of a worker that stands still. The worker believes in the lock until it goes on or the
-// stated time is over. Nobody else may get it before: the history shows that.
+// unlockStopped unlocks a lock of a worker that stands still. The worker believes in the lock until
+// it goes on or the stated time is over. Nobody else may get it before: the history shows that.
 func (st *site) unlockStopped() {
 	prefix := []string{"x:", "y:"}[st.rnd.IntN(2)] // workers at other daemons want these
-	i := slices.IndexFunc(st.s.workers, func(w *worker) bool { return w.host == st.no && w.prefix == prefix })
+	i := slices.IndexFunc(st.s.workers, func(w *worker) bool {
+		return w.host == st.no && w.prefix == prefix
+	})
 	if i < 0 {
 		return
 	}
@@ -118,28 +124,31 @@ func (st *site) unlockStopped() {
 	}
 }
 
-// unlockHeldBy unlocks a key with this prefix that a worker holds. It returns false if no worker holds one.
+// unlockHeldBy unlocks a key with this prefix that a worker holds. It returns false if no worker
+// holds one.
 func (st *site) unlockHeldBy(prefix string) bool {
 	holds, err := st.holds(prefix)
 	if err != nil {
 		return false
 	}
 	for _, h := range holds {
-		if !strings.Contains(h.Key, " ") && st.forced([]string{"unlock", "--force", "-o", "json", h.Key}) > 0 {
+		if !strings.Contains(h.Key, " ") && st.forced([]string{"unlock", "--force", "-o",
+			"json", h.Key}) > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// unlockSteadily has that many clients (passers), each with so many locks at once (passing) that some are held at every
-// moment of a takeover.
+// unlockSteadily has that many clients (passers), each with so many locks at once (passing) that
+// some are held at every moment of a takeover.
 const (
 	passers = 4
 	passing = 6
 )
 
-// unlockSteadily has clients take locks and unlocks these one after the other until over, faster than commands can.
+// unlockSteadily has clients take locks and unlocks these one after the other until over, faster
+// than commands can.
 func (st *site) unlockSteadily(seed uint64, over func() bool) {
 	numbers := []int{}
 	for i := range passers {
@@ -163,7 +172,8 @@ func (st *site) unlockRound(c *client.Client, no int, rnd *rand.Rand) {
 	defer cancel()
 	var held []*client.Hold
 	for i := range passing {
-		h, err := c.Lock(ctx, client.AcquireArgs{Key: fmt.Sprintf("passing %d %d %d", st.no, no, i), Owner: 1, Wait: time.Second})
+		h, err := c.Lock(ctx, client.AcquireArgs{Key: fmt.Sprintf("passing %d %d %d", st.no, no, i),
+			Owner: 1, Wait: time.Second})
 		if err == nil {
 			held = append(held, h)
 		}
@@ -179,8 +189,10 @@ func (st *site) unlockRound(c *client.Client, no int, rnd *rand.Rand) {
 				st.s.fail("unlock", "%s was unlocked, and its holder is told: %v", h.Key(), err)
 			}
 		case h.Err() == nil:
-			if err := h.Release(ctx); err != nil && !errors.As(err, &lost) && !errors.Is(err, client.ErrExpired) {
-				st.s.fail("unlock", "%s was not unlocked (status %d), and its release fails: %v", h.Key(), code, err)
+			if err := h.Release(ctx); err != nil && !errors.As(err, &lost) &&
+				!errors.Is(err, client.ErrExpired) {
+				st.s.fail("unlock", "%s was not unlocked (status %d), and its release fails: %v",
+					h.Key(), code, err)
 			}
 		}
 		_ = h.Release(ctx)
@@ -190,7 +202,8 @@ func (st *site) unlockRound(c *client.Client, no int, rnd *rand.Rand) {
 	}
 }
 
-// unlockAtOnce does what the command does, without a process of its own. It returns the answer's status.
+// unlockAtOnce does what the command does, without a process of its own. It returns the answer's
+// status.
 func (st *site) unlockAtOnce(key string) (code int, err error) {
 	r, err := st.admin().PostForm("http://localhost/unlock", url.Values{"key": {key}})
 	if err != nil {
@@ -198,7 +211,8 @@ func (st *site) unlockAtOnce(key string) (code int, err error) {
 	}
 	defer r.Body.Close()
 	var u unlocked
-	if r.StatusCode == http.StatusOK && (json.NewDecoder(r.Body).Decode(&u) != nil || u.Released == 0) {
+	if r.StatusCode == http.StatusOK && (json.NewDecoder(r.Body).Decode(&u) != nil ||
+		u.Released == 0) {
 		return http.StatusNotFound, nil // it was unlocked before
 	}
 	return r.StatusCode, nil

@@ -100,8 +100,10 @@ func (st *site) others() {
 	st.cliAs(nobody, []int{77}, "lock", "-n", "u:key", "--", "true")
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", "u:key", "--", "true")
 	st.cliAs(nobody, []int{77}, "unlock", "--force", st.own()+"0")
-	st.cliAs(nobody, []int{64}, "serve", "--takeover", "--config", st.conf(), "--socket", st.socket()) // he may not read it
-	st.cliAs(nobody, []int{77}, "serve", "--takeover", "--ttl", stormTTL.String(), "--socket", st.socket())
+	// he may not read it
+	st.cliAs(nobody, []int{64}, "serve", "--takeover", "--config", st.conf(), "--socket", st.socket())
+	st.cliAs(nobody, []int{77}, "serve", "--takeover", "--ttl", stormTTL.String(),
+		"--socket", st.socket())
 	st.crowd()
 }
 
@@ -140,22 +142,25 @@ func (st *site) crowd() {
 		}
 	})
 	if refused.Load() < 10 {
-		st.s.fail("other users", "daemon %d: %d of %d connections of a user are refused, with at most %d", st.no, refused.Load(), len(conns), userConns)
+		st.s.fail("other users", "daemon %d: %d of %d connections of a user are refused, with at most %d",
+			st.no, refused.Load(), len(conns), userConns)
 	}
 	st.cli([]int{0}, "sessions")
 }
 
-// as has do run on a thread that is another user to the kernel's checks and to those who look at connections that
-// it makes.
+// as has do run on a thread that is another user to the kernel's checks and to those who look at
+// connections that it makes.
 func as(who *syscall.Credential, do func() error) error {
 	done := make(chan error)
 	go func() {
 		done <- func() error {
 			lockThread() // for good: it ends with the goroutine
-			if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(who.Gid), uintptr(who.Gid), uintptr(who.Gid)); e != 0 {
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(who.Gid), uintptr(who.Gid),
+				uintptr(who.Gid)); e != 0 {
 				return e
 			}
-			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(who.Uid), uintptr(who.Uid), uintptr(who.Uid)); e != 0 {
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(who.Uid), uintptr(who.Uid),
+				uintptr(who.Uid)); e != 0 {
 				return e
 			}
 			return do()
@@ -164,16 +169,17 @@ func as(who *syscall.Credential, do func() error) error {
 	return <-done
 }
 
-// judgeForced compares each unlocking by force with what workers were told. A hold that it ended is lost, or
-// its release fails. Readers may share a fence: where some of them were let in meanwhile, nobody knows which
-// of them were ended.
+// judgeForced compares each unlocking by force with what workers were told. A hold that it ended is
+// lost, or its release fails. Readers may share a fence: where some of them were let in meanwhile,
+// nobody knows which of them were ended.
 func (s *storm) judgeForced() {
 	ops := s.history().ops()
 	var v verdict
 	for _, f := range s.forced {
 		var there, kept []*op
 		for _, p := range ops {
-			if p.name != f.key || p.fence != f.fence || s.sites[p.host] != f.site || !p.granted() || p.of != 0 {
+			if p.name != f.key || p.fence != f.fence || s.sites[p.host] != f.site ||
+				!p.granted() || p.of != 0 {
 				continue
 			}
 			if end := p.given; p.answered < f.at && (end == 0 || end > f.from) {
@@ -184,7 +190,8 @@ func (s *storm) judgeForced() {
 			}
 		}
 		if len(kept) > 0 && len(there) <= f.holds {
-			v.fail("unlock", "%s: %v was ended by force at %d, and released as if it was held at %d", f.key, kept[0], f.at, kept[0].gave)
+			v.fail("unlock", "%s: %v was ended by force at %d, and released as if it was held at %d", f.key,
+				kept[0], f.at, kept[0].gave)
 		}
 	}
 	s.Violations = append(s.Violations, v.found...)

@@ -71,8 +71,10 @@ func (w *worker) count(e Event, asked map[int64]Event) {
 type Programs map[string][]string
 
 // startWorker starts one in the language kind; see ready.
-func startWorker(kind string, program []string, orders Orders, host int, log string) (*worker, error) {
-	w := &worker{no: orders.Worker, host: host, kind: kind, prefix: orders.Prefix, done: make(chan struct{}), up: make(chan struct{})}
+func startWorker(kind string, program []string, orders Orders, host int,
+	log string) (*worker, error) {
+	w := &worker{no: orders.Worker, host: host, kind: kind, prefix: orders.Prefix,
+		done: make(chan struct{}), up: make(chan struct{})}
 	words := append(append([]string{}, program[1:]...), orders.words()...)
 	cmd := exec.Command(program[0], words...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")
@@ -116,7 +118,8 @@ func (w *worker) read(out *os.File) {
 			continue
 		}
 		e.W = w.no
-		if skew := now() - e.T; e.E == evUp && (skew < -int64(time.Millisecond) || skew > int64(patience)) {
+		if skew := now() - e.T; e.E == evUp && (skew < -int64(time.Millisecond) ||
+			skew > int64(patience)) {
 			w.err = fmt.Errorf("worker %d (%s) has another clock: %d ns apart", w.no, w.kind, skew)
 		}
 		w.count(e, asked)

@@ -56,7 +56,8 @@ func TCPOn(host, target string) (*Proxy, error) {
 func Unix(path, target string) (*Proxy, error) { return start("unix", path, target) }
 
 func start(network, addr, target string) (*Proxy, error) {
-	p := &Proxy{network: network, addr: addr, target: target, changed: make(chan struct{}), conns: map[*conn]bool{}}
+	p := &Proxy{network: network, addr: addr, target: target, changed: make(chan struct{}),
+		conns: map[*conn]bool{}}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if err := p.listenLocked(); err != nil {

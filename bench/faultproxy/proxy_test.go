@@ -277,7 +277,8 @@ func TestRefuse(t *testing.T) {
 			if err := p.Refuse(true); err != nil {
 				t.Fatal(err)
 			}
-			if nc, err := net.Dial(c.LocalAddr().Network(), p.Addr()); !errors.Is(err, syscall.ECONNREFUSED) {
+			if nc, err := net.Dial(c.LocalAddr().Network(), p.Addr()); !errors.Is(err,
+				syscall.ECONNREFUSED) {
 				if nc != nil {
 					nc.Close()
 				}

@@ -34,7 +34,8 @@ func (c *Crew) run(f Fleet) (*Outcome, error) {
 	if err := c.order(f); err != nil {
 		return nil, err
 	}
-	late := time.AfterFunc(f.Warm+f.Window+max(f.StartUp, patience)+patience, func() { // makes Decode fail
+	// makes Decode fail
+	late := time.AfterFunc(f.Warm+f.Window+max(f.StartUp, patience)+patience, func() {
 		for _, w := range c.workers {
 			w.cmd.Process.Kill()
 		}

@@ -21,7 +21,8 @@ type Etcd struct {
 // BuildEtcd compiles the etcd of the tests' nested module, in the source directory
 // root, to the program out. It takes minutes the first time.
 func BuildEtcd(ctx context.Context, root, out string) error {
-	return Build(ctx, filepath.Join(root, "upstream", "testserver", "etcdserver"), ".", out, "-trimpath")
+	return Build(ctx, filepath.Join(root, "upstream", "testserver", "etcdserver"), ".",
+		out, "-trimpath")
 }
 
 // StartEtcd starts the program bin, on free ports of the loopback, with dir for its
@@ -42,7 +43,8 @@ func StartEtcd(bin, dir string) (*Etcd, error) {
 	version, _, _ := strings.Cut(strings.TrimPrefix(string(said), "etcd Version: "), "\n")
 	p, err := StartProcess(bin, "--data-dir", filepath.Join(dir, "etcd"), "--log-level", "error",
 		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
-		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer, "--initial-cluster", "default=http://"+peer,
+		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
+		"--initial-cluster", "default=http://"+peer,
 		"--quota-backend-bytes", "8589934592") // a long run's revisions
 	if err != nil {
 		return nil, err

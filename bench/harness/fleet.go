@@ -58,12 +58,13 @@ func (f Fleet) Run() (*Outcome, error) {
 	return c.Run(f)
 }
 
-// UntilDone runs something, and again some times while nothing was done in it and nothing was wrong, or
-// until ctx ends.
+// UntilDone runs something, and again some times while nothing was done in it and nothing was
+// wrong, or until ctx ends.
 func UntilDone(ctx context.Context, run func() (*Outcome, error)) (*Outcome, error) {
 	const patience = 40
 	o, err := run()
-	for tries := 0; tries < patience && err == nil && o.Hist.N() == 0 && o.Errs == 0 && ctx.Err() == nil; tries++ {
+	for tries := 0; tries < patience && err == nil && o.Hist.N() == 0 && o.Errs == 0 &&
+		ctx.Err() == nil; tries++ {
 		o, err = run()
 	}
 	return o, err
@@ -201,7 +202,8 @@ func (o *Outcome) Metrics() Metrics {
 	m := Metrics{
 		"ops_s": o.Rate(), "p50_us": us(o.Hist.Quantile(0.5)), "p99_us": us(o.Hist.Quantile(0.99)),
 		"p999_us": us(o.Hist.Quantile(0.999)), "max_us": us(o.Hist.Max()),
-		"errors": float64(o.Errs), "idle_pct": o.Idle, "steal_pct": o.Steal, othersColumn: o.Others(), "pingpong_us": us(o.PingPong),
+		"errors": float64(o.Errs), "idle_pct": o.Idle, "steal_pct": o.Steal, othersColumn: o.Others(),
+		"pingpong_us": us(o.PingPong),
 	}
 	if n > 0 {
 		m["client_cpu_us_op"] = us(o.ClientCPU) / n

@@ -140,7 +140,8 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| two to one | 0.65 | 0.50–0.80 | ≥ 0.60 | 0.70 | met |", "| one | 2 | 200 | 100–300 | 6.00 |  |", "missed", "not measured", `| a\|b | 1 | 1.00 |`} {
+	for _, want := range []string{"| two to one | 0.65 | 0.50–0.80 | ≥ 0.60 | 0.70 | met |",
+		"| one | 2 | 200 | 100–300 | 6.00 |  |", "missed", "not measured", `| a\|b | 1 | 1.00 |`} {
 		if !strings.Contains(string(md), want) {
 			t.Errorf("no %q in\n%s", want, md)
 		}
@@ -150,7 +151,8 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back Report
-	if err := json.Unmarshal(p, &back); err != nil || len(back.Rows) != 4 || back.Rows[0].Rounds[1]["ops_s"] != 300 {
+	if err := json.Unmarshal(p, &back); err != nil || len(back.Rows) != 4 ||
+		back.Rows[0].Rounds[1]["ops_s"] != 300 {
 		t.Errorf("%v %+v", err, back)
 	}
 }

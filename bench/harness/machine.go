@@ -25,7 +25,8 @@ type Machine struct {
 
 // DescribeMachine looks at this machine, and at the source in dir.
 func DescribeMachine(dir string) Machine {
-	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), CPU: "unknown"}
+	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH,
+		Go: runtime.Version(), CPU: "unknown"}
 	if s := field("/proc/cpuinfo", "model name"); s != "" {
 		m.CPU = s
 	}
@@ -43,7 +44,8 @@ func DescribeMachine(dir string) Machine {
 		out, _ := cmd.Output()
 		return strings.TrimSpace(string(out))
 	}
-	if m.Commit = git("rev-parse", "--short", "HEAD"); m.Commit != "" && git("status", "--porcelain") != "" {
+	if m.Commit = git("rev-parse", "--short", "HEAD"); m.Commit != "" &&
+		git("status", "--porcelain") != "" {
 		m.Commit += "+"
 	}
 	return m

@@ -40,10 +40,13 @@ func StartMariaDB(dir string, args ...string) (*MariaDB, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(first, []byte("CREATE DATABASE IF NOT EXISTS locks;\n"), 0o600); err != nil {
+	if err := os.WriteFile(first, []byte("CREATE DATABASE IF NOT EXISTS locks;\n"),
+		0o600); err != nil {
 		return nil, err
 	}
-	if b, err := exec.Command("mariadb-install-db", append(common[:len(common):len(common)], "--auth-root-authentication-method=normal", "--skip-test-db")...).CombinedOutput(); err != nil {
+	if b, err := exec.Command("mariadb-install-db",
+		append(common[:len(common):len(common)], "--auth-root-authentication-method=normal",
+			"--skip-test-db")...).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, b)
 	}
 	addr, err := freeAddr()
@@ -51,8 +54,10 @@ func StartMariaDB(dir string, args ...string) (*MariaDB, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	p, err := StartProcess(bin, append(append(common, "--port="+port, "--bind-address=127.0.0.1", "--skip-name-resolve",
-		"--socket="+filepath.Join(dir, "s"), "--pid-file="+filepath.Join(dir, "pid"), "--init-file="+first, "--innodb-fast-shutdown=2"), args...)...)
+	p, err := StartProcess(bin, append(append(common, "--port="+port, "--bind-address=127.0.0.1",
+		"--skip-name-resolve",
+		"--socket="+filepath.Join(dir, "s"), "--pid-file="+filepath.Join(dir, "pid"),
+		"--init-file="+first, "--innodb-fast-shutdown=2"), args...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 // Plot is a picture of a scene's rows, for report and results: how much each did, as bars
-// from zero with the range of the rounds as whiskers, and how long that took, as points on a logarithmic
-// scale. Medians of the rounds.
+// from zero with the range of the rounds as whiskers, and how long that took, as points on a
+// logarithmic scale. Medians of the rounds.
 type Plot struct {
 	Scene, Title   string
 	Rate, RateName string   // the bars' column, and what it is
@@ -89,7 +89,8 @@ func (r *Report) SVG(p Plot) string {
 		c.text(16, foot, "foot", "start", line)
 		foot += 14
 	}
-	return fmt.Sprintf(svgHead, plotWidth, foot, plotWidth, foot, escape(p.Title)) + c.String() + "</svg>\n"
+	return fmt.Sprintf(svgHead, plotWidth, foot, plotWidth, foot,
+		escape(p.Title)) + c.String() + "</svg>\n"
 }
 
 // bar draws one row from y on.

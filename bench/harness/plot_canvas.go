@@ -35,15 +35,18 @@ type canvas struct{ strings.Builder }
 func escape(s string) string { return html.EscapeString(s) }
 
 func (c *canvas) text(x, y any, class, anchor, s string) {
-	fmt.Fprintf(c, "<text x=\"%v\" y=\"%v\" class=\"%s\" text-anchor=\"%s\">%s</text>\n", x, y, class, anchor, escape(s))
+	fmt.Fprintf(c, "<text x=\"%v\" y=\"%v\" class=\"%s\" text-anchor=\"%s\">%s</text>\n", x, y, class,
+		anchor, escape(s))
 }
 
 func (c *canvas) line(x1, y1, x2, y2 float64, class string) {
-	fmt.Fprintf(c, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1, y1, x2, y2, class)
+	fmt.Fprintf(c, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" class=\"%s\"/>\n", x1,
+		y1, x2, y2, class)
 }
 
 func (c *canvas) rect(x, y, w, h float64, class string) {
-	fmt.Fprintf(c, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" class=\"%s\"/>\n", x, y, max(0, w), h, class)
+	fmt.Fprintf(c, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" class=\"%s\"/>\n", x, y,
+		max(0, w), h, class)
 }
 
 func (c *canvas) circle(x, y float64, class string) {
@@ -71,7 +74,8 @@ func rateScale(bars []bar) scale {
 	for _, b := range bars {
 		most = max(most, b.rate.Max)
 	}
-	s := scale{at: func(v float64) float64 { return rateLeft + (rateRight-rateLeft)*v/most }, label: thousands}
+	s := scale{at: func(v float64) float64 { return rateLeft + (rateRight-rateLeft)*v/most },
+		label: thousands}
 	step := math.Pow(10, math.Floor(math.Log10(most)))
 	switch n := most / step; {
 	case n < 2:

@@ -15,12 +15,14 @@ import (
 func plotted() (*Report, Plot) {
 	r := &Report{Machine: Machine{CPU: "a <CPU>"}}
 	for _, v := range []float64{90_000, 110_000, 100_000} {
-		r.Add("some keys", "ours & others", Metrics{"ops_s": v, "p50_us": 20, "p99_us": 700, "p999_us": 90_000})
+		r.Add("some keys", "ours & others", Metrics{"ops_s": v, "p50_us": 20, "p99_us": 700,
+			"p999_us": 90_000})
 		r.Add("some keys", "theirs", Metrics{"ops_s": v / 4})
 		r.Add("some keys", "left out", Metrics{"ops_s": v * 9})
 	}
 	r.Add("elsewhere", "theirs", Metrics{"ops_s": 1})
-	p := Plot{Scene: "some keys", Title: "Some keys", Rate: "ops_s", RateName: "pairs a second", TimesName: "pairs", Ours: []string{"ours & others"}, Leave: []string{"left out"}}
+	p := Plot{Scene: "some keys", Title: "Some keys", Rate: "ops_s", RateName: "pairs a second",
+		TimesName: "pairs", Ours: []string{"ours & others"}, Leave: []string{"left out"}}
 	r.Draw(p)
 	return r, p
 }
@@ -41,12 +43,14 @@ func TestPictureHasItsRowsAndIsXML(t *testing.T) {
 			texts = append(texts, string(s))
 		}
 	}
-	for _, want := range []string{"Some keys", "ours & others", "theirs", "100,000", "25,000", "10µs", "100ms"} {
+	for _, want := range []string{"Some keys", "ours & others", "theirs", "100,000", "25,000",
+		"10µs", "100ms"} {
 		if !slices.Contains(texts, want) {
 			t.Errorf("%q is not in the picture: %q", want, texts)
 		}
 	}
-	if slices.Contains(texts, "left out") || strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
+	if slices.Contains(texts, "left out") || strings.Contains(svg, "NaN") ||
+		strings.Contains(svg, "Inf") {
 		t.Errorf("what should not be there is:\n%s", svg)
 	}
 	if n := strings.Count(svg, `<rect x=`); n != 2 {
@@ -89,10 +93,12 @@ func TestBestIsPickedRoundByRound(t *testing.T) {
 		r.Add("s", "a", Metrics{"x": v})
 		r.Add("s", "b", Metrics{"x": []float64{2, 4, 5}[i]})
 	}
-	if got := r.Best("s", []string{"a", "b", "nobody"}, "x", math.Max); !slices.Equal(got, []float64{3, 4, 5}) {
+	if got := r.Best("s", []string{"a", "b", "nobody"}, "x", math.Max); !slices.Equal(got,
+		[]float64{3, 4, 5}) {
 		t.Errorf("the largest are %v", got)
 	}
-	if got := Quotients(r.Best("s", []string{"a", "b"}, "x", math.Min), []float64{2, 0, 5}); !slices.Equal(got, []float64{1, 1}) {
+	if got := Quotients(r.Best("s", []string{"a", "b"}, "x", math.Min),
+		[]float64{2, 0, 5}); !slices.Equal(got, []float64{1, 1}) {
 		t.Errorf("the quotients are %v", got)
 	}
 }

@@ -57,7 +57,8 @@ func StartPostgres(dir string, settings ...string) (*Postgres, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	first := exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+	first := exec.Command(initdb, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8",
+		"--locale=C", "--no-sync")
 	first.Dir, first.SysProcAttr = dir, &syscall.SysProcAttr{Credential: as}
 	if b, err := first.CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("initdb: %w\n%s", err, b)
@@ -67,7 +68,8 @@ func StartPostgres(dir string, settings ...string) (*Postgres, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	args := []string{"-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=" + dir}
+	args := []string{"-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1", "-c",
+		"unix_socket_directories=" + dir}
 	for _, set := range settings {
 		args = append(args, "-c", set)
 	}

@@ -200,7 +200,8 @@ func freeAddr() (string, error) {
 // Build compiles the package in module directory dir to the program out. flags are
 // the compiler's.
 func Build(ctx context.Context, dir, pkg, out string, flags ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", out}, flags...), pkg)...)
+	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", out}, flags...),
+		pkg)...)
 	cmd.Dir = dir
 	if b, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, b)

@@ -39,11 +39,13 @@ func StartRedis(dir string, args ...string) (*Redis, error) {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
-	p, err := StartProcess(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir}, args...)...)
+	p, err := StartProcess(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "",
+		"--appendonly", "no", "--dir", dir}, args...)...)
 	if err != nil {
 		return nil, err
 	}
-	r := &Redis{Process: p, Addr: addr, client: redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1})}
+	r := &Redis{Process: p, Addr: addr, client: redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1,
+		MaxRetries: -1})}
 	err = p.await(func() error { return r.client.Ping(context.Background()).Err() })
 	if err != nil {
 		r.client.Close()

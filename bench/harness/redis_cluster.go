@@ -50,7 +50,8 @@ func StartRedisCluster(dir string, n int) (c RedisCluster, err error) {
 			}
 		}
 		if i > 0 {
-			if err := c[0].client.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", port, buses[i]).Err(); err != nil {
+			if err := c[0].client.Do(context.Background(), "CLUSTER", "MEET", "127.0.0.1", port,
+				buses[i]).Err(); err != nil {
 				return c, fmt.Errorf("meet node %d: %w", i, err)
 			}
 		}
@@ -70,7 +71,8 @@ func (r *Redis) joined(n int) error {
 		return err
 	}
 	f := infoFields(s)
-	if f["cluster_state"] != "ok" || f["cluster_known_nodes"] != fmt.Sprint(n) || f["cluster_slots_ok"] != "16384" {
+	if f["cluster_state"] != "ok" || f["cluster_known_nodes"] != fmt.Sprint(n) ||
+		f["cluster_slots_ok"] != "16384" {
 		return fmt.Errorf("the cluster does not work yet: %s", strings.ReplaceAll(s, "\r\n", " "))
 	}
 	return nil

@@ -104,7 +104,8 @@ func Quotients(x, y []float64) (vs []float64) {
 
 // Best returns for each round the best that any of the rows has in a column; better
 // picks of two.
-func (r *Report) Best(scene string, rows []string, column string, better func(a, b float64) float64) (best []float64) {
+func (r *Report) Best(scene string, rows []string, column string,
+	better func(a, b float64) float64) (best []float64) {
 	for _, name := range rows {
 		for i, v := range r.Values(scene, name, column) {
 			if i == len(best) {
@@ -120,20 +121,23 @@ func (r *Report) Best(scene string, rows []string, column string, better func(a,
 // like beyond it, 0 for nothing.
 func (r *Report) AtLeast(name string, values []float64, target, goal float64) {
 	s := spread(values)
-	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), Target: target, Goal: goal,
+	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values),
+		Target: target, Goal: goal,
 		OK: len(values) > 0 && s.Median >= target})
 }
 
 // AtMost checks that the median of values does not pass target.
 func (r *Report) AtMost(name string, values []float64, target float64) {
 	s := spread(values)
-	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), AtMost: true, Target: target,
-		OK: len(values) > 0 && s.Median <= target})
+	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), AtMost: true,
+		Target: target,
+		OK:     len(values) > 0 && s.Median <= target})
 }
 
 // Limit shows what is possible beside what was asked for.
 func (r *Report) Limit(name string, values []float64) {
-	r.Checks = append(r.Checks, Check{Name: name, Value: spread(values), Rounds: len(values), OK: true})
+	r.Checks = append(r.Checks, Check{Name: name, Value: spread(values),
+		Rounds: len(values), OK: true})
 }
 
 // Fault says that something is wrong, whatever the speed.
@@ -142,7 +146,10 @@ func (r *Report) Fault(format string, a ...any) {
 }
 
 // Note says something that a reader should know.
-func (r *Report) Note(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
+func (r *Report) Note(format string, a ...any) {
+	r.Notes = append(r.Notes,
+		fmt.Sprintf(format, a...))
+}
 
 // busyMachine is the share of the machine, in percent, above which others spoil
 // what is measured.
@@ -180,7 +187,8 @@ func (r *Report) Save(dir string) error {
 // Markdown returns the report for people.
 func (r *Report) Markdown() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Benchmarks\n\n%s, in %s.\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
+	fmt.Fprintf(&b, "# Benchmarks\n\n%s, in %s.\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"),
+		r.Took.Round(time.Second))
 	fmt.Fprintf(&b, "%s\n", r.Machine)
 	if r.Short {
 		b.WriteString("\nA short run: one round, windows too small to be quoted.\n")
@@ -235,7 +243,8 @@ func (c Check) markdown() string {
 
 // columns in the order of reading; others follow by name.
 var columns = []string{"ops_s", "handoffs_s", "p50_us", "p99_us", "p999_us", "max_us",
-	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op", "redis_calls_handoff", "store_conns", "jain"}
+	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op",
+	"redis_calls_handoff", "store_conns", "jain"}
 
 // scene writes the table of one scene. The first column of it has its range too.
 func (r *Report) scene(b *strings.Builder, scene string) {

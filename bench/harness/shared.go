@@ -41,7 +41,8 @@ func OpenShared(path string) (*Shared, error) {
 		return nil, err
 	}
 	defer f.Close()
-	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	page, err := unix.Mmap(int(f.Fd()), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map shared page: %w", err)
 	}

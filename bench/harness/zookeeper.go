@@ -38,7 +38,8 @@ func StartZooKeeper(dir string) (*ZooKeeper, error) {
 	if err := os.WriteFile(config, []byte(lines), 0o600); err != nil {
 		return nil, err
 	}
-	p, err := StartProcess("java", "-Xmx1g", "-cp", zooKeeperJars, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+	p, err := StartProcess("java", "-Xmx1g", "-cp", zooKeeperJars,
+		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 		"-Dzookeeper.jmx.log4j.disable=true", "org.apache.zookeeper.server.quorum.QuorumPeerMain", config)
 	if err != nil {
 		return nil, err

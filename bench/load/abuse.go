@@ -23,9 +23,12 @@ type AbuseOrder struct {
 
 // Abuses are the kinds, and what each is about. The last has nothing to do with the daemon.
 var Abuses = []struct{ Kind, About string }{
-	{"waits", "50,000 acquires wait"}, {"holds", "as many locks are held as may be"}, {"refused", "acquires are refused for a limit, again and again"},
-	{"vanish", "connects, asks for 200 locks, and is gone"}, {"bombs", "frames that claim four billion entries"},
-	{"slow", "16 connections, a byte at a time"}, {"oneid", "64 requests at a time with one id"}, {"deaf", "asks and does not read"},
+	{"waits", "50,000 acquires wait"}, {"holds", "as many locks are held as may be"},
+	{"refused", "acquires are refused for a limit, again and again"},
+	{"vanish", "connects, asks for 200 locks, and is gone"},
+	{"bombs", "frames that claim four billion entries"},
+	{"slow", "16 connections, a byte at a time"}, {"oneid", "64 requests at a time with one id"},
+	{"deaf", "asks and does not read"},
 	{"busy", "a thread that computes"},
 }
 
@@ -37,8 +40,8 @@ const (
 
 type abuseReady struct{ Err string }
 
-// ServeAbuse is a process that does what it is asked for as long as the connection stands. As root it is
-// somebody else from then on.
+// ServeAbuse is a process that does what it is asked for as long as the connection stands. As root
+// it is somebody else from then on.
 func ServeAbuse(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -95,7 +98,8 @@ type abuser struct {
 
 func (a *abuser) begin(ctx context.Context, kind string) error {
 	if os.Geteuid() == 0 {
-		if err := errors.Join(syscall.Setgroups([]int{nobody}), syscall.Setgid(nobody), syscall.Setuid(nobody)); err != nil {
+		if err := errors.Join(syscall.Setgroups([]int{nobody}), syscall.Setgid(nobody),
+			syscall.Setuid(nobody)); err != nil {
 			return err
 		}
 	}
@@ -173,7 +177,8 @@ func (a *abuser) crowd(wait bool) error {
 			}
 		}
 		for i := range asked {
-			q := protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: uint64(10 + i), Key: []byte("abuse:held"), Wait: protocol.WaitAlways}
+			q := protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: uint64(10 + i),
+				Key: []byte("abuse:held"), Wait: protocol.WaitAlways}
 			if !wait {
 				q.Key, q.Wait = fmt.Append(nil, "abuse:", n, ":", i), 0
 			}
@@ -204,7 +209,8 @@ func (a *abuser) crowd(wait bool) error {
 func window(w *wire, op protocol.Op, n int) error {
 	var b []byte
 	for i := range n {
-		b = protocol.AppendRequest(b, &protocol.Request{Op: op, ID: 7, Owner: uint64(1 + i), Key: []byte("abuse:held")})
+		b = protocol.AppendRequest(b, &protocol.Request{Op: op, ID: 7, Owner: uint64(1 + i),
+			Key: []byte("abuse:held")})
 	}
 	if err := w.send(b); err != nil {
 		return err
@@ -233,7 +239,8 @@ func (a *abuser) vanish() error {
 	defer w.Close()
 	var b []byte
 	for i := range 200 {
-		b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: uint64(i), Key: fmt.Append(nil, "abuse:", i%100), Wait: protocol.WaitAlways})
+		b = protocol.AppendRequest(b, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: uint64(i),
+			Key: fmt.Append(nil, "abuse:", i%100), Wait: protocol.WaitAlways})
 	}
 	return w.send(b)
 }
@@ -260,7 +267,8 @@ func (a *abuser) slow(ctx context.Context) {
 		return
 	}
 	defer w.Close()
-	b := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("abuse:slow"), Wait: protocol.WaitAlways})
+	b := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7,
+		Key: []byte("abuse:slow"), Wait: protocol.WaitAlways})
 	for i := 0; ctx.Err() == nil; i = (i + 1) % (len(b) - 1) {
 		if w.send(b[i:i+1]) != nil {
 			return

@@ -51,7 +51,8 @@ func ServeLine(l net.Listener) error {
 
 // OpenLine has the line server at socket put a line before target. It lasts until
 // close is called.
-func OpenLine(socket, target string, roundTrip time.Duration) (addr string, close func() error, err error) {
+func OpenLine(socket, target string, roundTrip time.Duration) (addr string,
+	close func() error, err error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
 		return "", nil, err

@@ -33,7 +33,8 @@ func (w *wire) block() error {
 		return fmt.Errorf("make socket blocking: %w", err)
 	}
 	// A read holds a processor of Go's: it must not do so for ever.
-	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 100_000}); err != nil {
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
+		&unix.Timeval{Usec: 100_000}); err != nil {
 		return fmt.Errorf("bound reads: %w", err)
 	}
 	runtime.LockOSThread()
@@ -43,7 +44,8 @@ func (w *wire) block() error {
 
 func (b *blocking) read(ctx context.Context, p []byte) (int, error) {
 	for {
-		n, _, errno := unix.RawSyscall(unix.SYS_READ, b.fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
+		n, _, errno := unix.RawSyscall(unix.SYS_READ, b.fd, uintptr(unsafe.Pointer(&p[0])),
+			uintptr(len(p)))
 		switch {
 		case errno == unix.EAGAIN || errno == unix.EINTR:
 			if err := ctx.Err(); err != nil {
@@ -62,7 +64,8 @@ func (b *blocking) read(ctx context.Context, p []byte) (int, error) {
 
 func (b *blocking) write(p []byte) error {
 	for len(p) > 0 {
-		n, _, errno := unix.RawSyscall(unix.SYS_WRITE, b.fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
+		n, _, errno := unix.RawSyscall(unix.SYS_WRITE, b.fd, uintptr(unsafe.Pointer(&p[0])),
+			uintptr(len(p)))
 		if errno == unix.EINTR {
 			continue
 		}

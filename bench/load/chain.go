@@ -55,7 +55,8 @@ func (c *chain) Run(ctx context.Context, _ int, rec *harness.Rec) error {
 		return err
 	}
 	defer stop()
-	acquire := protocol.Request{Op: protocol.OpAcquire, ID: acquireID, Key: []byte(c.args.Key), Owner: 1, Wait: protocol.WaitAlways}
+	acquire := protocol.Request{Op: protocol.OpAcquire, ID: acquireID, Key: []byte(c.args.Key),
+		Owner: 1, Wait: protocol.WaitAlways}
 	release := protocol.Request{Op: protocol.OpRelease, ID: releaseID, Key: acquire.Key, Owner: 1}
 	if c.args.Quiet {
 		release.Flags = protocol.FlagQuiet

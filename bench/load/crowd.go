@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// CrowdArgs say how many sessions a worker has, each with a lock for as long as it is there. It makes
-// a call now and then: a ping, a try, a release.
+// CrowdArgs say how many sessions a worker has, each with a lock for as long as it is there. It
+// makes a call now and then: a ping, a try, a release.
 type CrowdArgs struct {
 	Addrs    []string // of daemons: the first worker's, the second's …
 	Sessions int      // of a worker

@@ -43,9 +43,11 @@ const BusyKey = "bench:busy:000001"
 func (a *FramesArgs) request(i int, id uint64) []byte {
 	switch a.Kind {
 	case Reentry:
-		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(ReentryKey(i)), Owner: 1})
+		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: id,
+			Key: []byte(ReentryKey(i)), Owner: 1})
 	case Busy:
-		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(BusyKey), Owner: 1})
+		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: id,
+			Key: []byte(BusyKey), Owner: 1})
 	}
 	b := make([]byte, protocol.HeaderLen+a.Request)
 	binary.BigEndian.PutUint32(b, uint32(a.Request))

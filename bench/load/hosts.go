@@ -72,11 +72,13 @@ type sidecars struct{ hosts []FencedLocker }
 
 func (s *sidecars) of(caller int) FencedLocker { return s.hosts[caller%len(s.hosts)] }
 
-func (s *sidecars) Lock(ctx context.Context, caller int, key string) (func(context.Context) error, error) {
+func (s *sidecars) Lock(ctx context.Context, caller int,
+	key string) (func(context.Context) error, error) {
 	return s.of(caller).Lock(ctx, caller, key)
 }
 
-func (s *sidecars) LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (uint64, func(context.Context) error, error) {
+func (s *sidecars) LockFenced(ctx context.Context, caller int, key string,
+	mode protocol.Mode) (uint64, func(context.Context) error, error) {
 	return s.of(caller).LockFenced(ctx, caller, key, mode)
 }
 

@@ -43,13 +43,16 @@ func TestFramesAgainstTheEchoServer(t *testing.T) {
 		{Conns: 3, Depth: 32, Request: 30, Reply: 44},
 	} {
 		args.Addr, args.Kind = path, Echo
-		o := measured(t, harness.Fleet{Load: "frames", Args: args, Procs: 2, Warm: 50 * time.Millisecond, Window: 300 * time.Millisecond,
-			Watch: harness.Watch{Server: echo.PID()}})
+		o := measured(t, harness.Fleet{Load: "frames", Args: args, Procs: 2, Warm: 50 * time.Millisecond,
+			Window: 300 * time.Millisecond,
+			Watch:  harness.Watch{Server: echo.PID()}})
 		if o.Errs > 0 || o.Hist.N() == 0 || len(o.PerCaller) != 2*args.Conns {
-			t.Errorf("%d errors (%s), %d done by %d callers", o.Errs, o.LastErr, o.Hist.N(), len(o.PerCaller))
+			t.Errorf("%d errors (%s), %d done by %d callers", o.Errs, o.LastErr, o.Hist.N(),
+				len(o.PerCaller))
 		}
 		// The window may open and close between the count of a reply and that of its bytes.
-		want, between := float64(o.Hist.N())*float64(args.Reply), float64(2*2*args.Conns*args.Depth*args.Reply)
+		want, between := float64(o.Hist.N())*float64(args.Reply),
+			float64(2*2*args.Conns*args.Depth*args.Reply)
 		if math.Abs(float64(o.Bytes)-want) > between {
 			t.Errorf("%d replies have %d bytes, want %d for each", o.Hist.N(), o.Bytes, args.Reply)
 		}
@@ -60,7 +63,8 @@ func TestFramesAgainstTheEchoServer(t *testing.T) {
 }
 
 func TestWorkerThatCannotStartSaysWhy(t *testing.T) {
-	_, err := harness.Fleet{Load: "frames", Args: FramesArgs{Addr: "/nobody/here", Conns: 1, Depth: 1, Kind: Echo}, Procs: 1}.Run()
+	_, err := harness.Fleet{Load: "frames", Args: FramesArgs{Addr: "/nobody/here", Conns: 1, Depth: 1,
+		Kind: Echo}, Procs: 1}.Run()
 	if err == nil {
 		t.Fatal("it ran")
 	}
@@ -102,7 +106,8 @@ func TestWrongAnswersAreErrors(t *testing.T) {
 		c.Write(protocol.AppendError(nil, 1, protocol.Draining, "", 0))
 		c.Read(make([]byte, 100))
 	}()
-	args, _ := json.Marshal(FramesArgs{Addr: path, Kind: Echo, Conns: 1, Depth: 1, Request: 10, Reply: 10})
+	args, _ := json.Marshal(FramesArgs{Addr: path, Kind: Echo, Conns: 1, Depth: 1,
+		Request: 10, Reply: 10})
 	f := NewFrames()
 	if _, err := f.Open(&harness.Spec{Args: args}); err != nil {
 		t.Fatal(err)

@@ -19,7 +19,8 @@ import (
 type OpenArgs struct {
 	Addr  string
 	Conns int
-	Rate  float64       // requests a second, of all connections: acquires of new keys, and their releases
+	// requests a second, of all connections: acquires of new keys, and their releases
+	Rate  float64
 	Hold  time.Duration // between the times at which a key's acquire and its release are due
 	TTL   time.Duration
 	Drain time.Duration // for the last answers, once nothing more is asked
@@ -63,9 +64,10 @@ func (o *open) Open(spec *harness.Spec) (int, error) {
 			return 0, err
 		}
 		c := &openConn{args: &o.args, w: w, ring: make([]atomic.Uint64, openRing),
-			prefix:  fmt.Appendf(nil, "%s%08x:%d:", OpenPrefix, rand.Uint32(), i),
-			every:   time.Duration(float64(2*o.args.Conns) / o.args.Rate * float64(time.Second)),
-			acquire: protocol.Request{Op: protocol.OpAcquire, Owner: 1, TTL: uint64(o.args.TTL.Milliseconds())},
+			prefix: fmt.Appendf(nil, "%s%08x:%d:", OpenPrefix, rand.Uint32(), i),
+			every:  time.Duration(float64(2*o.args.Conns) / o.args.Rate * float64(time.Second)),
+			acquire: protocol.Request{Op: protocol.OpAcquire, Owner: 1,
+				TTL: uint64(o.args.TTL.Milliseconds())},
 			release: protocol.Request{Op: protocol.OpRelease, Owner: 1}}
 		o.conns = append(o.conns, c)
 	}

@@ -51,7 +51,8 @@ func answering(t *testing.T, answers func(b []byte, q *protocol.Request) []byte)
 // once grants what is asked for.
 func once(b []byte, q *protocol.Request) []byte {
 	if q.Op == protocol.OpAcquire {
-		return protocol.AppendGrant(b, q.ID, &protocol.Grant{Fence: 1 << 50, Left: 30_000, Deadline: 1 << 31, Count: 1})
+		return protocol.AppendGrant(b, q.ID, &protocol.Grant{Fence: 1 << 50, Left: 30_000,
+			Deadline: 1 << 31, Count: 1})
 	}
 	return protocol.AppendReleased(b, q.ID, 0)
 }
@@ -87,8 +88,9 @@ func TestOpenLoopSeesWhatIsLostDoubledOrRefused(t *testing.T) {
 			if c.wrong {
 				drain = 200 * time.Millisecond
 			}
-			o := measured(t, harness.Fleet{Load: Open, Args: OpenArgs{Addr: answering(t, c.answers), Conns: 1, Rate: 4000,
-				Hold: 2 * time.Millisecond, Drain: drain}, Procs: 1, Warm: 20 * time.Millisecond, Window: 100 * time.Millisecond})
+			o := measured(t, harness.Fleet{Load: Open,
+				Args: OpenArgs{Addr: answering(t, c.answers), Conns: 1, Rate: 4000,
+					Hold: 2 * time.Millisecond, Drain: drain}, Procs: 1, Warm: 20 * time.Millisecond, Window: 100 * time.Millisecond})
 			if (o.Errs > 0) != c.wrong || o.Hist.N() == 0 && !c.wrong {
 				t.Errorf("%d answered, %d errors: %s", o.Hist.N(), o.Errs, o.LastErr)
 			}

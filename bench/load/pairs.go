@@ -34,7 +34,8 @@ type Locker interface {
 // FencedLocker is a Locker that has modes, and says the fence of each grant.
 type FencedLocker interface {
 	Locker
-	LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64, unlock func(context.Context) error, err error)
+	LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64,
+		unlock func(context.Context) error, err error)
 }
 
 // key appends a key that has not been there before.
@@ -65,13 +66,16 @@ func OpenSidecar(args *PairsArgs) (Locker, error) {
 	return &sidecar{c, args}, nil
 }
 
-func (s *sidecar) Lock(ctx context.Context, caller int, key string) (func(context.Context) error, error) {
+func (s *sidecar) Lock(ctx context.Context, caller int,
+	key string) (func(context.Context) error, error) {
 	_, unlock, err := s.LockFenced(ctx, caller, key, protocol.Exclusive)
 	return unlock, err
 }
 
-func (s *sidecar) LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (uint64, func(context.Context) error, error) {
-	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: mode, Wait: s.args.Wait, TTL: s.args.TTL,
+func (s *sidecar) LockFenced(ctx context.Context, caller int, key string,
+	mode protocol.Mode) (uint64, func(context.Context) error, error) {
+	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: mode,
+		Wait: s.args.Wait, TTL: s.args.TTL,
 		Traceparent: s.args.Trace})
 	if err != nil {
 		return 0, nil, err

@@ -135,5 +135,6 @@ func (t *turnstile) release(b []byte) (*turn, []byte) {
 
 func (t *turnstile) grantLocked(b []byte, to *turn) []byte {
 	t.fence++
-	return protocol.AppendGrant(b, to.id, &protocol.Grant{Fence: t.fence, Left: 30_000, Deadline: 1 << 31, Count: 1})
+	return protocol.AppendGrant(b, to.id, &protocol.Grant{Fence: t.fence, Left: 30_000,
+		Deadline: 1 << 31, Count: 1})
 }

@@ -64,7 +64,8 @@ func dialDaemon(path string) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	m, err := w.call(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: protocol.MinVersion, MaxVersion: protocol.Version, Name: []byte("bench")})
+	m, err := w.call(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: protocol.MinVersion,
+		MaxVersion: protocol.Version, Name: []byte("bench")})
 	if err == nil && m.Code != protocol.OK {
 		err = fmt.Errorf("hello was answered %v", m.Code)
 	}
@@ -141,7 +142,8 @@ func (w *wire) fill() error {
 
 // acquire takes a key, waiting for it, and returns its fence.
 func (w *wire) acquire(id uint64, key string) (uint64, error) {
-	m, err := w.call(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(key), Owner: 1, Wait: protocol.WaitAlways})
+	m, err := w.call(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(key), Owner: 1,
+		Wait: protocol.WaitAlways})
 	if err != nil {
 		return 0, err
 	}

@@ -125,7 +125,8 @@ func (w *work) wanted(ctx context.Context, caller int, rnd *rand.Rand, rec *harn
 }
 
 // lock acquires in a mode. Who says no fence has 0.
-func (w *work) lock(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64, unlock func(context.Context) error, err error) {
+func (w *work) lock(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64,
+	unlock func(context.Context) error, err error) {
 	if w.fenced != nil {
 		return w.fenced.LockFenced(ctx, caller, key, mode)
 	}

@@ -33,7 +33,8 @@ func TestBoardSeesWhatIsWrong(t *testing.T) {
 	b.leave(key, 1, ex)
 	step("a reader", 3, 14, sh, harness.Seen{Handoff: true})
 	step("a reader with an earlier fence", 4, 13, sh, harness.Seen{Handoff: true})
-	step("a reader with the last writer's fence", 5, 12, sh, harness.Seen{Handoff: true, FenceFault: true})
+	step("a reader with the last writer's fence", 5, 12, sh,
+		harness.Seen{Handoff: true, FenceFault: true})
 	step("a writer among readers", 6, 15, ex, harness.Seen{Handoff: true, Overlap: true})
 	step("a reader beside a writer", 7, 16, sh, harness.Seen{Handoff: true, Overlap: true})
 	for id := uint64(3); id <= 7; id++ {
@@ -42,7 +43,8 @@ func TestBoardSeesWhatIsWrong(t *testing.T) {
 		}
 	}
 	b.leave(key, 6, ex)
-	step("a writer whose fence is a reader's", 8, 16, ex, harness.Seen{Handoff: true, FenceFault: true})
+	step("a writer whose fence is a reader's", 8, 16, ex,
+		harness.Seen{Handoff: true, FenceFault: true})
 	b.leave(key, 8, ex)
 	step("no fence", 9, 0, ex, harness.Seen{Handoff: true})
 	if got := b.enter(0, 9, 1, ex); got != (harness.Seen{Handoff: true}) {

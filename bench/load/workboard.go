@@ -43,7 +43,8 @@ func openBoard(path string, keys int) (*board, error) {
 		return nil, err
 	}
 	defer f.Close()
-	memory, err := unix.Mmap(int(f.Fd()), 0, keys*slotSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	memory, err := unix.Mmap(int(f.Fd()), 0, keys*slotSize, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map the board: %w", err)
 	}
@@ -65,7 +66,8 @@ func (b *board) enter(key int, id, fence uint64, mode protocol.Mode) harness.See
 		seen.Overlap = s.inside.Load() != 0
 		// Readers among themselves are not in order.
 		seen.FenceFault = fence != 0 && fence <= s.exclusive.Load()
-		for known := s.fence.Load(); fence > known && !s.fence.CompareAndSwap(known, fence); known = s.fence.Load() {
+		for known := s.fence.Load(); fence > known &&
+			!s.fence.CompareAndSwap(known, fence); known = s.fence.Load() {
 		}
 	} else {
 		seen.Overlap = !s.inside.CompareAndSwap(0, id)

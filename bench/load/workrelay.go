@@ -66,7 +66,8 @@ func ServeRelay(l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	r := &relay{redis: redis.NewClient(&redis.Options{Addr: string(addr), PoolSize: relayInFlight, MaxRetries: -1}),
+	r := &relay{redis: redis.NewClient(&redis.Options{Addr: string(addr), PoolSize: relayInFlight,
+		MaxRetries: -1}),
 		ready: make(chan struct{}, 1), keys: map[string][]ask{}, fence: 1 << 50}
 	for _, s := range []*redis.Script{TakeKeys, DropKeys} {
 		if err := s.Load(context.Background(), r.redis).Err(); err != nil {
@@ -97,7 +98,8 @@ func (r *relay) serve(c net.Conn) {
 		for p, ok := w.took(); ok && protocol.DecodeRequest(p, &q) == nil; p, ok = w.took() {
 			switch a := (ask{c, q.ID, string(q.Key)}); q.Op {
 			case protocol.OpHello:
-				box[c] = protocol.AppendWelcome(box[c], q.ID, &protocol.Welcome{Version: protocol.Version, MaxFrame: 64 << 10})
+				box[c] = protocol.AppendWelcome(box[c], q.ID,
+					&protocol.Welcome{Version: protocol.Version, MaxFrame: 64 << 10})
 			case protocol.OpAcquire:
 				if queue, taken := r.keys[a.key]; taken {
 					r.keys[a.key] = append(queue, a)
@@ -134,7 +136,8 @@ func (r *relay) releaseLocked(a ask, box outbox) {
 
 func (r *relay) grantLocked(a ask, box outbox) {
 	r.fence++
-	box[a.by] = protocol.AppendGrant(box[a.by], a.id, &protocol.Grant{Fence: r.fence, Left: 30_000, Deadline: 1 << 31, Count: 1})
+	box[a.by] = protocol.AppendGrant(box[a.by], a.id,
+		&protocol.Grant{Fence: r.fence, Left: 30_000, Deadline: 1 << 31, Count: 1})
 }
 
 // carry asks the Redis for all that is due, and answers.

@@ -25,7 +25,8 @@ type etcdBatches struct {
 }
 
 func openEtcdBatches(a *load.BatchesArgs) (load.Batcher, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Addr}, DialTimeout: 10 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -36,11 +37,13 @@ func openEtcdBatches(a *load.BatchesArgs) (load.Batcher, error) {
 	return &etcdBatches{c, l.ID}, nil
 }
 
-func (e *etcdBatches) LockAll(ctx context.Context, keys []string) (func(context.Context) error, error) {
+func (e *etcdBatches) LockAll(ctx context.Context,
+	keys []string) (func(context.Context) error, error) {
 	takes, drops := make([]clientv3.Op, len(keys)), make([]clientv3.Op, len(keys))
 	for i, k := range keys {
 		takes[i] = clientv3.OpTxn([]clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(k), "=", 0)},
-			[]clientv3.Op{clientv3.OpPut(k, "", clientv3.WithLease(e.lease))}, []clientv3.Op{clientv3.OpGet(k)})
+			[]clientv3.Op{clientv3.OpPut(k, "", clientv3.WithLease(e.lease))},
+			[]clientv3.Op{clientv3.OpGet(k)})
 		drops[i] = clientv3.OpDelete(k)
 	}
 	r, err := e.c.Txn(ctx).Then(takes...).Commit()
@@ -71,7 +74,8 @@ func openSQLBatches(a *load.BatchesArgs) (load.Batcher, error) {
 	return sqlBatches{p}, nil
 }
 
-func (s sqlBatches) LockAll(ctx context.Context, keys []string) (func(context.Context) error, error) {
+func (s sqlBatches) LockAll(ctx context.Context,
+	keys []string) (func(context.Context) error, error) {
 	owner := rand.Text()
 	slices.Sort(keys) // two batches that lock rows in other orders would dead-lock
 	rows, names := make([]any, 0, 3*len(keys)), make([]any, 0, len(keys)+1)
@@ -84,7 +88,8 @@ func (s sqlBatches) LockAll(ctx context.Context, keys []string) (func(context.Co
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		drop := "DELETE FROM pool WHERE name IN (?" + strings.Repeat(",?", len(keys)-1) + ") AND owner = ?"
+		drop := "DELETE FROM pool WHERE name IN (?" + strings.Repeat(",?",
+			len(keys)-1) + ") AND owner = ?"
 		return changed(s.db.ExecContext(ctx, drop, append(names, owner)...))(int64(len(keys)))
 	}, nil
 }
@@ -117,7 +122,8 @@ return redis.call("INCR", KEYS[2])`)
 )
 
 func openRedisBatches(a *load.BatchesArgs) (load.Batcher, error) {
-	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{a.Addr}, PoolTimeout: 30 * time.Second})
+	c := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{a.Addr},
+		PoolTimeout: 30 * time.Second})
 	err := c.ForEachMaster(context.Background(), func(ctx context.Context, n *redis.Client) error {
 		for _, s := range batchScripts {
 			if err := s.Load(ctx, n).Err(); err != nil {
@@ -132,7 +138,8 @@ func openRedisBatches(a *load.BatchesArgs) (load.Batcher, error) {
 	return &redisBatches{c, a.TTL}, nil
 }
 
-func (r *redisBatches) LockAll(ctx context.Context, keys []string) (func(context.Context) error, error) {
+func (r *redisBatches) LockAll(ctx context.Context,
+	keys []string) (func(context.Context) error, error) {
 	token := rand.Text()
 	p := r.c.Pipeline()
 	for _, k := range keys {

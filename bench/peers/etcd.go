@@ -38,7 +38,8 @@ func openEtcdMutexDoor(a *load.PairsArgs) (load.Locker, error) {
 }
 
 func newEtcdMutex(a *load.PairsArgs, sessions int) (*etcdMutex, error) {
-	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Addr}, DialTimeout: 10 * time.Second,
+		Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -53,7 +54,8 @@ func newEtcdMutex(a *load.PairsArgs, sessions int) (*etcdMutex, error) {
 	return e, nil
 }
 
-func (e *etcdMutex) Lock(ctx context.Context, caller int, key string) (func(context.Context) error, error) {
+func (e *etcdMutex) Lock(ctx context.Context, caller int,
+	key string) (func(context.Context) error, error) {
 	leave, err := e.door(ctx, key)
 	if err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ return 0`)
 
 func openGoRedis(a *load.PairsArgs) (load.Locker, error) { return &goRedis{newClient(a), a}, nil }
 
-func (g *goRedis) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
+func (g *goRedis) Lock(ctx context.Context, _ int,
+	key string) (func(context.Context) error, error) {
 	token := rand.Text()
 	if err := g.take(ctx, key, token); err != nil {
 		return nil, err
@@ -155,7 +156,8 @@ func newRueidislock(a *load.PairsArgs, noLoop bool) (load.Locker, error) {
 	return &rueidisLocker{l, a.Wait != 0}, nil
 }
 
-func (r *rueidisLocker) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
+func (r *rueidisLocker) Lock(ctx context.Context, _ int,
+	key string) (func(context.Context) error, error) {
 	lock := r.l.TryWithContext
 	if r.wait {
 		lock = r.l.WithContext

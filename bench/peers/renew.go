@@ -102,7 +102,8 @@ func driver(r *renewing) error {
 	apply := func(ctx context.Context, kind cache.OpKind, want cache.Status, from, to int) error {
 		n := to - from
 		for i := range n {
-			ops[i] = upstream.Op{Kind: kind, Key: r.keys[from+i], Token: uint64(from + i + 1), TTL: r.args.TTL}
+			ops[i] = upstream.Op{Kind: kind, Key: r.keys[from+i], Token: uint64(from + i + 1),
+				TTL: r.args.TTL}
 		}
 		if err := s.Apply(ctx, ops[:n], results[:n]); err != nil {
 			return err
@@ -114,10 +115,13 @@ func driver(r *renewing) error {
 		}
 		return nil
 	}
-	r.renew = func(ctx context.Context, from, to int) error { return apply(ctx, cache.OpRenew, cache.Done, from, to) }
+	r.renew = func(ctx context.Context, from, to int) error {
+		return apply(ctx, cache.OpRenew, cache.Done, from, to)
+	}
 	if r.args.Take {
 		for from := 0; from < len(r.keys); from += r.args.Batch {
-			if err := apply(context.Background(), cache.OpTry, cache.Granted, from, min(from+r.args.Batch, len(r.keys))); err != nil {
+			if err := apply(context.Background(), cache.OpTry, cache.Granted, from,
+				min(from+r.args.Batch, len(r.keys))); err != nil {
 				return err
 			}
 		}

@@ -39,12 +39,14 @@ func openSQLPool(a *load.PairsArgs) (load.Locker, error) { return newSQLPool(a, 
 
 // newSQLPool opens a pool whose sessions have further settings.
 func newSQLPool(a *load.PairsArgs, settings string) (*sqlPool, error) {
-	return newPool("mysql", "root@tcp("+a.Addr+")/locks?interpolateParams=true"+settings, rowTable, rowInsert, rowDelete, a.TTL)
+	return newPool("mysql", "root@tcp("+a.Addr+")/locks?interpolateParams=true"+settings, rowTable,
+		rowInsert, rowDelete, a.TTL)
 }
 
 // openPostgresPool is openSQLPool for PostgreSQL. Statements are prepared once for each connection.
 func openPostgresPool(a *load.PairsArgs) (load.Locker, error) {
-	return newPool("pgx", "postgres://postgres@"+a.Addr+"/postgres?sslmode=disable", postgresTable, postgresInsert, postgresDelete, a.TTL)
+	return newPool("pgx", "postgres://postgres@"+a.Addr+"/postgres?sslmode=disable", postgresTable,
+		postgresInsert, postgresDelete, a.TTL)
 }
 
 func newPool(driver, source, table, insert, remove string, ttl time.Duration) (*sqlPool, error) {
@@ -60,7 +62,8 @@ func newPool(driver, source, table, insert, remove string, ttl time.Duration) (*
 	return &sqlPool{db, ttl, insert, remove}, nil
 }
 
-func (p *sqlPool) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
+func (p *sqlPool) Lock(ctx context.Context, _ int,
+	key string) (func(context.Context) error, error) {
 	owner := rand.Text()
 	if _, err := p.db.ExecContext(ctx, p.insert, key, owner, p.ttl.Seconds()); err != nil {
 		return nil, err

@@ -10,13 +10,14 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// What others notice of a client that means no good: pairs of two callers with keys of their own, alone
-// and beside each kind of abuse, on the embedded store, where nothing else takes time. As root the
-// abuser is another user, and has a user's limits; else those of its connections.
+// What others notice of a client that means no good: pairs of two callers with keys of their own,
+// alone and beside each kind of abuse, on the embedded store, where nothing else takes time. As
+// root the abuser is another user, and has a user's limits; else those of its connections.
 //
-// Once the daemon bounds how fast a user asks, and others ask as programs do, with pauses: they should
-// notice nothing. And once it does not, and others ask without a pause: who may ask has as much of the
-// machine as he can use, in turns with others, so that is a limit. So is a process that only computes.
+// Once the daemon bounds how fast a user asks, and others ask as programs do, with pauses: they
+// should notice nothing. And once it does not, and others ask without a pause: who may ask has as
+// much of the machine as he can use, in turns with others, so that is a limit. So is a process that
+// only computes.
 
 const (
 	abuseScene   = "abuse"
@@ -39,10 +40,12 @@ func abuse(e *Env) error {
 
 // abused measures beside each kind of abuse, with a bound on requests a second or without.
 func (e *Env) abused(bounded bool) error {
-	args, name := load.WorkArgs{PairsArgs: load.PairsArgs{Callers: abuseCallers, TTL: redisTTL}}, func(kind string) string { return kind + ", without a bound" }
+	args, name := load.WorkArgs{PairsArgs: load.PairsArgs{Callers: abuseCallers, TTL: redisTTL}},
+		func(kind string) string { return kind + ", without a bound" }
 	flags := []string{"--max-holds", "10000", "--max-waiters", "10000"}
 	if os.Geteuid() == 0 {
-		flags = append(flags, "--socket-mode", "0666", "--max-user-conns", "64", "--max-user-holds", "10000", "--max-user-waiters", "10000")
+		flags = append(flags, "--socket-mode", "0666", "--max-user-conns", "64", "--max-user-holds",
+			"10000", "--max-user-waiters", "10000")
 	}
 	if bounded {
 		args.Pause, name = abusePause, func(kind string) string { return kind }
@@ -82,7 +85,8 @@ func (e *Env) abused(bounded bool) error {
 }
 
 // beside runs others while somebody abuses the daemon.
-func (e *Env) beside(kind string, d *Daemon, others func() (*harness.Outcome, error)) func() (*harness.Outcome, error) {
+func (e *Env) beside(kind string, d *Daemon, others func() (*harness.Outcome,
+	error)) func() (*harness.Outcome, error) {
 	return func() (o *harness.Outcome, err error) {
 		p, socket, err := e.bare(load.Abuse)
 		if err != nil {

@@ -10,11 +10,11 @@ import (
 )
 
 // Two hosts, a daemon each, on one Redis that is half a millisecond away, want the
-// same keys, and each key is wanted by its own host always; or by the other one time in a hundred. With
-// linger a key stays with its host while nobody holds it. Beside it are the same daemons
-// without linger, and a library straight at the Redis over the same line, which it has to go
-// along twice for each lock. What is timed is the wait, and once more by itself that for
-// keys of the other host.
+// same keys, and each key is wanted by its own host always; or by the other one time in a hundred.
+// With linger a key stays with its host while nobody holds it. Beside it are the same daemons
+// without linger, and a library straight at the Redis over the same line, which it has to go along
+// twice for each lock. What is timed is the wait, and once more by itself that for keys of the
+// other host.
 //
 // One acquire in a hundred by the other host cannot cost less than 0.05 store commands an
 // acquire, whatever a host does, since the key has to go there and back: some eight. And a
@@ -86,12 +86,14 @@ func affine(e *Env) error {
 	}
 	defer plain.stop(e, scene)
 	watch := harness.Watch{Redis: []*harness.Redis{r}, Stores: []int{l.PID()}}
-	ways := []affineWay{lingering.through(keeping, watch), mostly.through(keeping, watch), without.through(plain, watch)}
+	ways := []affineWay{lingering.through(keeping, watch), mostly.through(keeping, watch),
+		without.through(plain, watch)}
 	if err := e.buildPeers(); err != nil {
 		e.Report.Note("The peers could not be built and were not measured: %v", err)
 	} else {
 		w := bsmLock
-		w.fleet, w.hosts = harness.Fleet{Load: "affine-redislock", Program: e.peersBin, Watch: watch}, []string{l.Addr, l.Addr}
+		w.fleet, w.hosts = harness.Fleet{Load: "affine-redislock", Program: e.peersBin, Watch: watch},
+			[]string{l.Addr, l.Addr}
 		ways = append(ways, w)
 	}
 	var rows []row
@@ -127,8 +129,10 @@ func (e *Env) checkAffine(scene string, c crew) {
 	rep.Limit(about+"without linger, pairs a second, to redislock", rate(without))
 	rep.Limit(about+"redislock, CPU a pair but for the line's, to that with linger",
 		rep.Ratio(scene, bsmLock.row(c), lingering.row(c), offLine))
-	rep.AtMost(about+"with linger, store commands an acquire", rep.Values(scene, lingering.row(c), "redis_calls_op"), 0.05)
-	rep.Limit(about+"with linger, 99 of 100 acquires, store commands an acquire", rep.Values(scene, mostly.row(c), "redis_calls_op"))
+	rep.AtMost(about+"with linger, store commands an acquire",
+		rep.Values(scene, lingering.row(c), "redis_calls_op"), 0.05)
+	rep.Limit(about+"with linger, 99 of 100 acquires, store commands an acquire",
+		rep.Values(scene, mostly.row(c), "redis_calls_op"))
 }
 
 // offLine is the column of CPU of all but the line.
@@ -162,7 +166,8 @@ func (e *Env) affine(w affineWay, c affineCrew) row {
 // through has a way go through two daemons.
 func (w affineWay) through(t twins, watch harness.Watch) affineWay {
 	watch.Server, watch.Beside = t[0].PID(), []int{t[1].PID()}
-	w.fleet, w.hosts = harness.Fleet{Load: load.Affine, Watch: watch}, []string{t[0].Socket, t[1].Socket}
+	w.fleet, w.hosts = harness.Fleet{Load: load.Affine, Watch: watch},
+		[]string{t[0].Socket, t[1].Socket}
 	return w
 }
 

@@ -57,7 +57,8 @@ func alone(e *Env) error {
 	watchLine.Stores = []int{l.PID()}
 	rows := []row{
 		{echoRow, func() (*harness.Outcome, error) {
-			return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1, Request: size, Reply: size}, 1,
+			return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1,
+				Depth: 1, Request: size, Reply: size}, 1,
 				harness.Watch{Server: echo.PID()}).Run()
 		}, nil},
 		{ours, e.pairs(near, args, watch), nil},
@@ -71,10 +72,14 @@ func alone(e *Env) error {
 	}
 	rep := e.Report
 	p50 := func(name string) []float64 { return rep.Values(scene, name, "p50_us") }
-	rep.AtMost("one caller alone, p50 of a pair, to go-redis", rep.Ratio(scene, ours, peerRow, "p50_us"), 2)
-	rep.Limit("a relay without locks alone, p50 of a pair, to go-redis", rep.Ratio(scene, relayRow, peerRow, "p50_us"))
-	rep.Limit("go-redis and two echoes on the socket, to go-redis", each(p50(peerRow), p50(echoRow), func(g, e float64) float64 { return (g + 2*e) / g }))
-	rep.AtMost("one caller alone, 0.5 ms away, p50 of a pair, to go-redis", rep.Ratio(scene, ours+away, peerRow+away, "p50_us"), 1.15)
+	rep.AtMost("one caller alone, p50 of a pair, to go-redis",
+		rep.Ratio(scene, ours, peerRow, "p50_us"), 2)
+	rep.Limit("a relay without locks alone, p50 of a pair, to go-redis",
+		rep.Ratio(scene, relayRow, peerRow, "p50_us"))
+	rep.Limit("go-redis and two echoes on the socket, to go-redis",
+		each(p50(peerRow), p50(echoRow), func(g, e float64) float64 { return (g + 2*e) / g }))
+	rep.AtMost("one caller alone, 0.5 ms away, p50 of a pair, to go-redis",
+		rep.Ratio(scene, ours+away, peerRow+away, "p50_us"), 1.15)
 	added := func(away, near float64) float64 { return (away - near) / 2000 }
 	rep.Limit("the line, ms on a round trip of locksidecar", each(p50(ours+away), p50(ours), added))
 	rep.Limit("the line, ms on a round trip of go-redis", each(p50(peerRow+away), p50(peerRow), added))

@@ -56,8 +56,10 @@ func clients(e *Env) error {
 func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
 	who := func(name, load, addr string, poll time.Duration) party {
 		return party{
-			name: name, load: load, program: []string{python, filepath.Join(e.Root, "bench", "clients", "python", "worker.py")},
-			addr: addr, poll: poll, store: r.Addr, watch: harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}},
+			name: name, load: load, program: []string{python,
+				filepath.Join(e.Root, "bench", "clients", "python", "worker.py")},
+			addr: addr, poll: poll, store: r.Addr, watch: harness.Watch{Server: d.PID(),
+				Redis: []*harness.Redis{r}},
 		}
 	}
 	ours, bare := who("locksidecar", "python", d.Socket, 0), who("bare frames", bareLoad, d.Socket, 0)
@@ -77,9 +79,11 @@ func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
 	hot.draw(e, ours, bare, peer, eager)
 	rep := e.Report
 	rep.Limit("bare frames in Python, pairs a second, to redis-py's Lock", unique.ratio(e, bare, peer))
-	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock", unique.ratio(e, ours, peer), 2, 0)
+	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock",
+		unique.ratio(e, ours, peer), 2, 0)
 	for _, p := range []party{peer, eager} {
-		rep.AtLeast("Python, handoffs a second among 16 processes, to "+p.name, hot.ratio(e, ours, p), 20, 0)
+		rep.AtLeast("Python, handoffs a second among 16 processes, to "+p.name,
+			hot.ratio(e, ours, p), 20, 0)
 	}
 	if e.Short {
 		return nil
@@ -111,8 +115,10 @@ func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
 	watch := harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}}
 	// of runs workloads by our client and by Redisson, in JVMs of their own that stay meanwhile.
 	of := func(program []string, run func(language, ...party) error, ws ...workload) error {
-		ours := party{name: "locksidecar", load: "java", program: program, addr: d.Socket, crew: &harness.Crew{}, store: r.Addr, watch: watch}
-		peer := party{name: "Redisson", load: "redisson", program: program, addr: r.Addr, crew: &harness.Crew{}, store: r.Addr, watch: watch}
+		ours := party{name: "locksidecar", load: "java", program: program, addr: d.Socket,
+			crew: &harness.Crew{}, store: r.Addr, watch: watch}
+		peer := party{name: "Redisson", load: "redisson", program: program, addr: r.Addr,
+			crew: &harness.Crew{}, store: r.Addr, watch: watch}
 		defer ours.crew.Stop()
 		defer peer.crew.Stop()
 		for _, w := range ws {
@@ -128,12 +134,15 @@ func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
 	}
 	half := func(l language, parties ...party) error { return l.runHalf(e, parties...) }
 	unique, hot := langUnique(mainCrew), langHot(mainCrew)
-	if err := of(jvm(worker, quickCompiler), full, unique, hot, langMix(mainCrew), langReads(mainCrew)); err != nil {
+	if err := of(jvm(worker, quickCompiler), full, unique, hot, langMix(mainCrew),
+		langReads(mainCrew)); err != nil {
 		return err
 	}
 	rep, ours, peer := e.Report, party{name: "locksidecar"}, party{name: "Redisson"}
-	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock", language{"java", unique}.ratio(e, ours, peer), 1.5, 0)
-	rep.AtLeast("Java, handoffs a second among 16 processes, to Redisson's RLock", language{"java", hot}.ratio(e, ours, peer), 20, 0)
+	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock",
+		language{"java", unique}.ratio(e, ours, peer), 1.5, 0)
+	rep.AtLeast("Java, handoffs a second among 16 processes, to Redisson's RLock",
+		language{"java", hot}.ratio(e, ours, peer), 20, 0)
 	several, one := crew{8, 8}, crew{1, 64}
 	if err := of(jvm(worker, quickCompiler), half, langUnique(several), langHot(several)); err != nil {
 		return err
@@ -155,8 +164,10 @@ func (e *Env) curators(worker string) error {
 	}
 	defer e.stop("clients on ZooKeeper", d)
 	watch := harness.Watch{Server: d.PID(), Stores: []int{z.PID()}}
-	ours := party{name: "locksidecar", load: "java", program: jvm(worker), addr: d.Socket, crew: &harness.Crew{}, store: z.Addr, watch: watch}
-	peer := party{name: "Curator", load: "curator", program: jvm(worker), addr: z.Addr, crew: &harness.Crew{}, store: z.Addr, watch: watch}
+	ours := party{name: "locksidecar", load: "java", program: jvm(worker), addr: d.Socket,
+		crew: &harness.Crew{}, store: z.Addr, watch: watch}
+	peer := party{name: "Curator", load: "curator", program: jvm(worker), addr: z.Addr,
+		crew: &harness.Crew{}, store: z.Addr, watch: watch}
 	defer ours.crew.Stop()
 	defer peer.crew.Stop()
 	one := crew{1, 16}
@@ -168,15 +179,18 @@ func (e *Env) curators(worker string) error {
 		l.draw(e, ours, peer)
 	}
 	rep := e.Report
-	rep.Limit("Java on ZooKeeper, pairs a second of 16 threads, to Curator's InterProcessMutex", unique.ratio(e, ours, peer))
-	rep.Limit("Java on ZooKeeper, handoffs a second among 16 threads, to Curator's InterProcessMutex", hot.ratio(e, ours, peer))
+	rep.Limit("Java on ZooKeeper, pairs a second of 16 threads, to Curator's InterProcessMutex",
+		unique.ratio(e, ours, peer))
+	rep.Limit("Java on ZooKeeper, handoffs a second among 16 threads, to Curator's InterProcessMutex",
+		hot.ratio(e, ours, peer))
 	return nil
 }
 
 // buildJava builds the worker with the client as it stands here.
 func (e *Env) buildJava() (worker string, err error) {
 	dir := filepath.Join(e.Root, "bench", "clients", "java")
-	mvn := exec.CommandContext(e.Ctx, "mvn", "-q", "-B", "-f", dir, "package", "-DskipTests", "-Dmaven.javadoc.skip", "-Dmaven.source.skip")
+	mvn := exec.CommandContext(e.Ctx, "mvn", "-q", "-B", "-f", dir, "package", "-DskipTests",
+		"-Dmaven.javadoc.skip", "-Dmaven.source.skip")
 	if out, err := mvn.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the Java worker: %w: %s", err, out)
 	}
@@ -185,5 +199,6 @@ func (e *Env) buildJava() (worker string, err error) {
 
 // jvm runs worker.
 func jvm(worker string, flags ...string) []string {
-	return append(append([]string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"}, flags...), "-jar", worker)
+	return append(append([]string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"}, flags...),
+		"-jar", worker)
 }

@@ -30,10 +30,12 @@ func langHot(s crew) workload {
 	return workload{name: "hot", about: "One key that all want", crew: s, work: load.WorkArgs{Keys: 1}}
 }
 func langMix(s crew) workload {
-	return workload{name: "mix", about: "1000 keys, four of five acquires on a fifth of them", crew: s, work: load.WorkArgs{Keys: 1000, Skew: true}}
+	return workload{name: "mix", about: "1000 keys, four of five acquires on a fifth of them", crew: s,
+		work: load.WorkArgs{Keys: 1000, Skew: true}}
 }
 func langReads(s crew) workload {
-	return workload{name: "reads", about: "100 keys, 95 % of acquires shared", crew: s, work: load.WorkArgs{Keys: 100, Readers: 0.95}}
+	return workload{name: "reads", about: "100 keys, 95 % of acquires shared", crew: s,
+		work: load.WorkArgs{Keys: 100, Readers: 0.95}}
 }
 
 // party is one way to locks in one language.
@@ -79,7 +81,8 @@ func (l language) runHalf(e *Env, parties ...party) error {
 // draw has the scene shown as a picture.
 func (l language) draw(e *Env, parties ...party) {
 	p := harness.Plot{
-		Scene: l.scene(), Title: fmt.Sprintf("%s, %s, %d × %d threads", l.w.about, l.name, l.w.crew.procs, l.w.crew.threads),
+		Scene: l.scene(), Title: fmt.Sprintf("%s, %s, %d × %d threads", l.w.about, l.name, l.w.crew.procs,
+			l.w.crew.threads),
 		Rate: l.w.rate(), RateName: l.w.done() + " a second", TimesName: "acquire and release, together",
 	}
 	if l.w.work.Keys > 0 {
@@ -111,7 +114,8 @@ func (e *Env) speaking(w workload, p party) row {
 	return row{p.name, func() (*harness.Outcome, error) {
 		e.sockets++ // keys of its own: fences on the board start afresh
 		args := ClientArgs{w.work, p.poll}
-		args.Addr, args.Callers, args.TTL, args.Prefix = p.addr, w.crew.threads, clientTTL, fmt.Sprintf("bench:%d", e.sockets)
+		args.Addr, args.Callers, args.TTL, args.Prefix = p.addr, w.crew.threads, clientTTL,
+			fmt.Sprintf("bench:%d", e.sockets)
 		if args.Keys > 0 {
 			board, err := load.NewBoard(e.Dir, args.Keys)
 			if err != nil {

@@ -45,7 +45,8 @@ func clusterPairs(e *Env) error {
 		name   string
 		tags   int
 		target float64
-	}{{"scattered", 0, 0.5}, {fmt.Sprintf("%d hash tags", clusterTags), clusterTags, 0.75}, {"1 hash tag", 1, 0.75}}
+	}{{"scattered", 0, 0.5}, {fmt.Sprintf("%d hash tags", clusterTags), clusterTags, 0.75},
+		{"1 hash tag", 1, 0.75}}
 	var rows []row
 	for _, s := range shapes {
 		for _, side := range []struct {
@@ -54,17 +55,22 @@ func clusterPairs(e *Env) error {
 			redis []*harness.Redis
 		}{{"standalone", alone, []*harness.Redis{one}}, {"cluster", many, nodes}} {
 			args := load.PairsArgs{Callers: pairCallers, TTL: pairTTL, Tags: s.tags}
-			rows = append(rows, row{side.name + ", " + s.name, e.pairs(side.d, args, harness.Watch{Redis: side.redis}), nil})
+			rows = append(rows, row{side.name + ", " + s.name,
+				e.pairs(side.d, args, harness.Watch{Redis: side.redis}), nil})
 		}
 	}
-	rows = append(rows, e.bareRows(harness.Watch{Redis: nodes}, load.PairsArgs{Addr: nodes[0].Addr, TTL: pairTTL, Tags: bareTags}, peer{bareRow, "redis-batches"})...)
+	rows = append(rows, e.bareRows(harness.Watch{Redis: nodes},
+		load.PairsArgs{Addr: nodes[0].Addr, TTL: pairTTL, Tags: bareTags},
+		peer{bareRow, "redis-batches"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
 	for _, s := range shapes {
-		e.Report.AtLeast(fmt.Sprintf("Redis Cluster of %d nodes, %s, pairs a second, to standalone", clusterNodes, s.name),
+		e.Report.AtLeast(fmt.Sprintf("Redis Cluster of %d nodes, %s, pairs a second, to standalone",
+			clusterNodes, s.name),
 			e.Report.Ratio(scene, "cluster, "+s.name, "standalone, "+s.name, "ops_s"), s.target, 0)
 	}
-	e.limit(scene, fmt.Sprintf("Redis Cluster of %d nodes, scattered, bare batches, to standalone", clusterNodes), bareRow, "standalone, scattered")
+	e.limit(scene, fmt.Sprintf("Redis Cluster of %d nodes, scattered, bare batches, to standalone",
+		clusterNodes), bareRow, "standalone, scattered")
 	return nil
 }

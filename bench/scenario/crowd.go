@@ -10,8 +10,8 @@ import (
 
 // Many sessions, each with a lock and with a call now and then: what each takes of memory and
 // descriptors, how long a call takes among so many, and that all is given back when they have gone.
-// They are on one daemon if it may have three descriptors for each, and else on as many as it takes;
-// a worker has the sessions of one daemon, with two descriptors each.
+// They are on one daemon if it may have three descriptors for each, and else on as many as it
+// takes; a worker has the sessions of one daemon, with two descriptors each.
 
 const (
 	crowdScene    = "crowd"
@@ -47,18 +47,21 @@ func crowded(e *Env) error {
 			}
 			e.Report.Add(crowdScene, store, m)
 			e.Logf("%s %d  %-8s  %.0f sessions on %d daemons, %.0f B and %.2f files each; %.0f calls/s, p50 %.2f, p99 %.2f ms", crowdScene, round+1, store,
-				m["sessions"], daemons, m["rss_b_session"], m["files_session"], m["ops_s"], m["p50_us"]/1000, m["p99_us"]/1000)
+				m["sessions"], daemons, m["rss_b_session"], m["files_session"], m["ops_s"], m["p50_us"]/1000,
+				m["p99_us"]/1000)
 		}
 	}
 	rep := e.Report
 	for _, store := range []string{"embedded", "redis"} {
-		rep.AtLeast("sessions with a lock each, "+store, rep.Values(crowdScene, store, "sessions"), float64(crowdSessions), 0)
+		rep.AtLeast("sessions with a lock each, "+store, rep.Values(crowdScene, store, "sessions"),
+			float64(crowdSessions), 0)
 		rep.AtMost("… a call meanwhile, p99 ms", rep.Values(crowdScene, store, "p99_ms"), crowdP99)
 	}
 	return nil
 }
 
-// crowdOn has sessions on each of so many daemons of one store, or of a store each if it is embedded.
+// crowdOn has sessions on each of so many daemons of one store, or of a store each if it is
+// embedded.
 func (e *Env) crowdOn(store string, daemons, sessions int) (harness.Metrics, error) {
 	url := "memory:"
 	if store == "redis" {
@@ -117,8 +120,10 @@ func (e *Env) crowdOn(store string, daemons, sessions int) (harness.Metrics, err
 	}
 	_, after := taken()
 	m := o.Metrics()
-	m["sessions"], m["daemons"], m["p99_ms"] = float64(daemons*sessions), float64(daemons), m["p99_us"]/1000
-	m["rss_b_session"], m["files_session"], m["files_after"] = (had-empty)/m["sessions"], (open-few)/m["sessions"], after-few
+	m["sessions"], m["daemons"], m["p99_ms"] = float64(daemons*sessions), float64(daemons),
+		m["p99_us"]/1000
+	m["rss_b_session"], m["files_session"], m["files_after"] = (had-empty)/m["sessions"],
+		(open-few)/m["sessions"], after-few
 	m["gone_s"], m["daemon_cores"] = gone.Seconds(), o.ServerCPU.Seconds()/o.Window.Seconds()
 	return m, nil
 }

@@ -31,14 +31,16 @@ func (e *Env) serving(upstream string, flags []string) (socket string, args []st
 	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
 		return "", nil, err
 	}
-	if e.Short && upstream != "memory:" { // on a machine that stands still for a moment no window may have an error
+	// on a machine that stands still for a moment no window may have an error
+	if e.Short && upstream != "memory:" {
 		sep := "?"
 		if strings.Contains(upstream, "?") {
 			sep = "&"
 		}
 		upstream += sep + "timeout=30s"
 	}
-	return socket, append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn"}, flags...), nil
+	return socket, append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain",
+		"1s", "--log-level", "warn"}, flags...), nil
 }
 
 // daemon starts a daemon and waits until it listens.

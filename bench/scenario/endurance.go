@@ -14,10 +14,10 @@ import (
 )
 
 // One client holds a million locks of 30 s on one Redis for ten minutes: 107,000 renewals a second,
-// as each is due after 0.31 of its TTL. None may be lost, which is looked at where it counts, at the
-// time that keys at the store have left; and another session takes locks of its own meanwhile, one
-// each hundredth of a second. Its times count from when an acquire was due if the one before was
-// late. Beside it a bare SET NX is sent to the same Redis as often: what the machine and Redis
+// as each is due after 0.31 of its TTL. None may be lost, which is looked at where it counts, at
+// the time that keys at the store have left; and another session takes locks of its own meanwhile,
+// one each hundredth of a second. Its times count from when an acquire was due if the one before
+// was late. Beside it a bare SET NX is sent to the same Redis as often: what the machine and Redis
 // leave to anybody.
 
 const (
@@ -44,10 +44,14 @@ func endurance(e *Env) error {
 	rep, name := e.Report, fmt.Sprintf("%d locks, %v", n, long)
 	rep.Add(enduranceScene, name, m)
 	e.Logf("%s  %s: %.0f renewals a second, the least left %.1f s; p99 of another's acquire %.2f ms, of a bare SET NX %.2f ms; cores %.2f, Redis %.2f",
-		enduranceScene, name, m["renewals_s"], m["least_pttl_s"], m["p99_us"]/1000, m["bare_p99_us"]/1000, m["daemon_cores"], m["redis_cores"])
-	rep.AtMost("a fresh acquire while "+name+" are renewed, p99 ms", []float64{m["p99_us"] / 1000}, enduredP99)
-	rep.Limit("… a bare SET NX at the same Redis meanwhile, p99 ms", []float64{m["bare_p99_us"] / 1000})
-	rep.AtLeast("… the least time left of a key at the store, s", []float64{m["least_pttl_s"]}, 1, enduredTTL.Seconds()/2)
+		enduranceScene, name, m["renewals_s"], m["least_pttl_s"], m["p99_us"]/1000, m["bare_p99_us"]/1000,
+		m["daemon_cores"], m["redis_cores"])
+	rep.AtMost("a fresh acquire while "+name+" are renewed, p99 ms",
+		[]float64{m["p99_us"] / 1000}, enduredP99)
+	rep.Limit("… a bare SET NX at the same Redis meanwhile, p99 ms",
+		[]float64{m["bare_p99_us"] / 1000})
+	rep.AtLeast("… the least time left of a key at the store, s", []float64{m["least_pttl_s"]}, 1,
+		enduredTTL.Seconds()/2)
 	return nil
 }
 
@@ -71,7 +75,8 @@ func (e *Env) endure(n int, long time.Duration) (harness.Metrics, error) {
 	defer stop()
 	x := &endured{e: e, n: n, r: r, d: d}
 	empty := harness.RSS(d.PID())
-	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder", OnLost: func(client.Lost) { x.lost.Add(1) }})
+	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder",
+		OnLost: func(client.Lost) { x.lost.Add(1) }})
 	if err != nil {
 		return nil, err
 	}
@@ -115,11 +120,15 @@ func (x *endured) watched(long time.Duration) (harness.Metrics, error) {
 	cores := func(d time.Duration) float64 { return d.Seconds() / took.Seconds() }
 	h, bare := &x.other, &x.bare
 	return harness.Metrics{
-		"ops_s": float64(h.N()) / took.Seconds(), "p50_us": us(h.Quantile(0.5)), "p99_us": us(h.Quantile(0.99)),
+		"ops_s": float64(h.N()) / took.Seconds(), "p50_us": us(h.Quantile(0.5)),
+		"p99_us":  us(h.Quantile(0.99)),
 		"p999_us": us(h.Quantile(0.999)), "max_us": us(h.Max()),
-		"bare_p50_us": us(bare.Quantile(0.5)), "bare_p99_us": us(bare.Quantile(0.99)), "bare_max_us": us(bare.Max()),
-		"renewals_s": (after.Renewals - before.Renewals) / took.Seconds(), "daemon_cores": cores(used), "redis_cores": cores(after.CPU - before.CPU),
-		"redis_conns": float64(x.r.Clients()), "least_pttl_s": x.looked.least.Seconds(), "looked_at": float64(x.looked.n),
+		"bare_p50_us": us(bare.Quantile(0.5)), "bare_p99_us": us(bare.Quantile(0.99)),
+		"bare_max_us": us(bare.Max()),
+		"renewals_s":  (after.Renewals - before.Renewals) / took.Seconds(), "daemon_cores": cores(used),
+		"redis_cores": cores(after.CPU - before.CPU),
+		"redis_conns": float64(x.r.Clients()), "least_pttl_s": x.looked.least.Seconds(),
+		"looked_at": float64(x.looked.n),
 	}, err
 }
 
@@ -149,7 +158,8 @@ func (x *endured) set(ctx context.Context) error {
 	defer c.Close()
 	if err := again(ctx, &x.bare, func(i int) (func() error, error) {
 		key := fmt.Sprintf("bare:%d", i)
-		return func() error { return c.Del(x.e.Ctx, key).Err() }, c.SetArgs(x.e.Ctx, key, "", redis.SetArgs{Mode: "NX", TTL: enduredTTL}).Err()
+		return func() error { return c.Del(x.e.Ctx, key).Err() },
+			c.SetArgs(x.e.Ctx, key, "", redis.SetArgs{Mode: "NX", TTL: enduredTTL}).Err()
 	}); err != nil {
 		return fmt.Errorf("bare SET NX: %w", err)
 	}
@@ -157,7 +167,8 @@ func (x *endured) set(ctx context.Context) error {
 }
 
 // again takes and gives up, each enduredBreath, until ctx ends.
-func again(ctx context.Context, h *harness.Hist, take func(i int) (giveUp func() error, err error)) error {
+func again(ctx context.Context, h *harness.Hist,
+	take func(i int) (giveUp func() error, err error)) error {
 	due := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
 		began := due
@@ -187,16 +198,21 @@ func (x *endured) judge(m harness.Metrics) error {
 	m["lost"] = float64(x.lost.Load())
 	m["least_slack_s"] = all.least("locksidecar_renewal_slack_seconds")
 	m["unanswered"] = all.sum("locksidecar_renewals_total", "unanswered")
-	lost := all.sum("locksidecar_lost_total", "") + all.sum("locksidecar_expired_leases_total", "") + all.sum("locksidecar_renewals_total", "not_held")
+	lost := all.sum("locksidecar_lost_total", "") + all.sum("locksidecar_expired_leases_total",
+		"") + all.sum("locksidecar_renewals_total", "not_held")
 	rep := x.e.Report
 	if m["lost"]+lost > 0 {
-		rep.Fault("%s: %.0f locks were called lost, and the daemon counts %.0f", enduranceScene, m["lost"], lost)
+		rep.Fault("%s: %.0f locks were called lost, and the daemon counts %.0f", enduranceScene,
+			m["lost"], lost)
 	}
 	if x.looked.missing > 0 {
-		rep.Fault("%s: %d of %d keys looked at were not there", enduranceScene, x.looked.missing, x.looked.n)
+		rep.Fault("%s: %d of %d keys looked at were not there", enduranceScene,
+			x.looked.missing, x.looked.n)
 	}
-	if held := all.sum("locksidecar_held_locks", ""); int(held) != x.n || x.looked.fewest < int64(x.n) {
-		rep.Fault("%s: of %d locks %.0f are held at the end, and the store had %d keys at the fewest", enduranceScene, x.n, held, x.looked.fewest)
+	if held := all.sum("locksidecar_held_locks", ""); int(held) != x.n ||
+		x.looked.fewest < int64(x.n) {
+		rep.Fault("%s: of %d locks %.0f are held at the end, and the store had %d keys at the fewest",
+			enduranceScene, x.n, held, x.looked.fewest)
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ type pttls struct {
 
 // direct is a connection to the Redis without a daemon.
 func (x *endured) direct() *redis.Client {
-	return redis.NewClient(&redis.Options{Addr: x.r.Addr, PoolSize: 1, MaxRetries: -1, ReadTimeout: time.Minute})
+	return redis.NewClient(&redis.Options{Addr: x.r.Addr, PoolSize: 1, MaxRetries: -1,
+		ReadTimeout: time.Minute})
 }
 
 // look samples the keys again and again, until ctx ends: other ones each time.

@@ -43,9 +43,12 @@ var Scenes = []Scene{
 	{"openloop", "100,000 requests a second on one Redis, whatever comes back", openLoop},
 	{"affine", "two daemons on one Redis half a millisecond away, keys that stay with their host, against redislock", affine},
 	{"etcd", "pairs of 64 callers through one etcd, against etcd's own mutex", etcdPairs},
-	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis", clusterPairs},
-	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool", mysqlPairs},
-	{"postgres", "pairs of 64 callers through one PostgreSQL, against rows of a connection pool", postgresPairs},
+	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis",
+		clusterPairs},
+	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool",
+		mysqlPairs},
+	{"postgres", "pairs of 64 callers through one PostgreSQL, against rows of a connection pool",
+		postgresPairs},
 	{"clients", "the matrix in Python and Java on one Redis, against redis-py's Lock and Redisson, and Java on ZooKeeper, against Curator", clients},
 	{"watching", "what metrics, the audit and traces cost: pairs of 64 callers on daemons that are watched and one that is not", beingWatched},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
@@ -88,7 +91,8 @@ func (e *Env) interleave(scene string, rows []row) error {
 				r.more(o, m)
 			}
 			e.Report.Add(scene, r.name, m)
-			e.Logf("%s %d/%d  %-34s %10.0f ops/s  p50 %.1f µs  p99 %.1f µs", scene, round+1, e.Rounds, r.name, m["ops_s"], m["p50_us"], m["p99_us"])
+			e.Logf("%s %d/%d  %-34s %10.0f ops/s  p50 %.1f µs  p99 %.1f µs", scene, round+1, e.Rounds,
+				r.name, m["ops_s"], m["p50_us"], m["p99_us"])
 			e.blame(scene, r.name, o)
 		}
 	}
@@ -121,7 +125,8 @@ func (e *Env) blame(scene, name string, o *harness.Outcome) {
 }
 
 func (e *Env) fleet(name string, args any, procs int, watch harness.Watch) harness.Fleet {
-	return harness.Fleet{Load: name, Args: args, Procs: procs, Warm: e.Warm, Window: e.Window, Watch: watch}
+	return harness.Fleet{Load: name, Args: args, Procs: procs, Warm: e.Warm,
+		Window: e.Window, Watch: watch}
 }
 
 // Daemon is a daemon under test.
@@ -177,7 +182,8 @@ func (e *Env) etcd() (*harness.Etcd, error) {
 func (e *Env) buildPeers() error {
 	if e.peersBin == "" && e.peersErr == nil {
 		out := filepath.Join(e.Dir, "peers")
-		if e.peersErr = harness.Build(e.Ctx, filepath.Join(e.Root, "bench", "peers"), ".", out); e.peersErr == nil {
+		if e.peersErr = harness.Build(e.Ctx, filepath.Join(e.Root, "bench", "peers"), ".",
+			out); e.peersErr == nil {
 			e.peersBin = out
 		}
 	}

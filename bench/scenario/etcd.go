@@ -51,27 +51,33 @@ func etcdPairs(e *Env) error {
 		{"locksidecar, quiet", e.pairs(d, quiet, stores), nil},
 		{"locksidecar, tries", e.pairs(d, args, stores), nil},
 	}
-	rows = append(rows, e.peerRows(stores, load.PairsArgs{Addr: srv.Addr, Callers: pairCallers, TTL: pairTTL},
+	rows = append(rows, e.peerRows(stores, load.PairsArgs{Addr: srv.Addr,
+		Callers: pairCallers, TTL: pairTTL},
 		peer{mutex, "etcd-mutex"})...)
-	rows = append(rows, e.bareRows(stores, load.PairsArgs{Addr: srv.Addr, TTL: pairTTL}, peer{bareRow, "etcd-batches"})...)
+	rows = append(rows, e.bareRows(stores, load.PairsArgs{Addr: srv.Addr, TTL: pairTTL},
+		peer{bareRow, "etcd-batches"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
 	rep := e.Report
-	rep.AtLeast("etcd, pairs a second, to concurrency.Mutex", rep.Ratio(scene, "locksidecar", mutex, "ops_s"), 2.5, 3.5)
-	rep.AtLeast("etcd, pairs a second with quiet releases, to concurrency.Mutex", rep.Ratio(scene, "locksidecar, quiet", mutex, "ops_s"), 2.5, 3.5)
+	rep.AtLeast("etcd, pairs a second, to concurrency.Mutex",
+		rep.Ratio(scene, "locksidecar", mutex, "ops_s"), 2.5, 3.5)
+	rep.AtLeast("etcd, pairs a second with quiet releases, to concurrency.Mutex",
+		rep.Ratio(scene, "locksidecar, quiet", mutex, "ops_s"), 2.5, 3.5)
 	e.limit(scene, "etcd, bare batches, to concurrency.Mutex", bareRow, mutex)
 	return e.etcdHot(srv.Addr, d, stores)
 }
 
 func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
-	const scene, each, door = "etcd, one key", "concurrency.Mutex, a session each", "concurrency.Mutex, one session behind a door"
+	const scene, each, door = "etcd, one key", "concurrency.Mutex, a session each",
+		"concurrency.Mutex, one session behind a door"
 	ours := stores
 	ours.Server = d.PID()
 	rows := []row{e.hot(oursRow, harness.Fleet{Load: load.Sidecar, Watch: ours}, d.Socket)}
 	if e.buildPeers() == nil { // if not, it was said
 		for _, p := range []peer{{each, "etcd-mutex-each"}, {door, "etcd-mutex-door"}} {
-			rows = append(rows, e.hot(p.row, harness.Fleet{Load: p.load, Program: e.peersBin, Watch: stores}, addr))
+			rows = append(rows, e.hot(p.row, harness.Fleet{Load: p.load, Program: e.peersBin, Watch: stores},
+				addr))
 		}
 	}
 	if err := e.interleave(scene, rows); err != nil {
@@ -79,14 +85,16 @@ func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
 	}
 	rep := e.Report
 	best := rep.Best(scene, []string{each, door}, "handoffs_s", math.Max)
-	rep.AtLeast("etcd, one key, handoffs a second, to the better concurrency.Mutex", harness.Quotients(rep.Values(scene, oursRow, "handoffs_s"), best), 15, 0)
+	rep.AtLeast("etcd, one key, handoffs a second, to the better concurrency.Mutex",
+		harness.Quotients(rep.Values(scene, oursRow, "handoffs_s"), best), 15, 0)
 	return nil
 }
 
 // hot is a row of pairCallers in one process that want one key.
 func (e *Env) hot(name string, f harness.Fleet, addr string) row {
 	f.Procs, f.Warm, f.Window = 1, e.Warm, 2*e.Window // waits are long
-	args := load.WorkArgs{PairsArgs: load.PairsArgs{Addr: addr, Callers: pairCallers, TTL: pairTTL, Wait: client.Forever}, Keys: 1}
+	args := load.WorkArgs{PairsArgs: load.PairsArgs{Addr: addr, Callers: pairCallers, TTL: pairTTL,
+		Wait: client.Forever}, Keys: 1}
 	return row{name, func() (*harness.Outcome, error) {
 		e.sockets++ // a key of its own: fences on the board start afresh
 		args.Prefix = fmt.Sprintf("bench:%d", e.sockets)
@@ -101,7 +109,8 @@ func (e *Env) hot(name string, f harness.Fleet, addr string) row {
 
 // onBoard runs a fleet with a new board for so many keys. args says what with it are its
 // arguments.
-func (e *Env) onBoard(f harness.Fleet, keys int, args func(board string) any) (*harness.Outcome, error) {
+func (e *Env) onBoard(f harness.Fleet, keys int,
+	args func(board string) any) (*harness.Outcome, error) {
 	board, err := load.NewBoard(e.Dir, keys)
 	if err != nil {
 		return nil, err
@@ -121,7 +130,8 @@ const (
 
 func (e *Env) bareRows(stores harness.Watch, args load.PairsArgs, peers ...peer) []row {
 	args.Callers = bareInFlight
-	return e.peerRows(stores, load.BatchesArgs{PairsArgs: args, Batch: pairCallers / bareInFlight}, peers...)
+	return e.peerRows(stores, load.BatchesArgs{PairsArgs: args, Batch: pairCallers / bareInFlight},
+		peers...)
 }
 
 // limit says how far bare batches are from a row.
@@ -132,7 +142,8 @@ func (e *Env) limit(scene, what, bare, row string) {
 }
 
 // pairs is a row through a daemon, with what is to be seen of its store.
-func (e *Env) pairs(d *Daemon, args load.PairsArgs, stores harness.Watch) func() (*harness.Outcome, error) {
+func (e *Env) pairs(d *Daemon, args load.PairsArgs,
+	stores harness.Watch) func() (*harness.Outcome, error) {
 	args.Addr = d.Socket
 	stores.Server = d.PID()
 	return func() (*harness.Outcome, error) {

@@ -10,8 +10,8 @@ import (
 
 // A hundred daemons on one Redis, each a process of its own, with four callers who pause between
 // two locks. Half of what a caller wants are keys of its own host, the other half are any other
-// host's; inside they sleep, so that others come to wait. All callers are in one process and see who
-// is inside and each fence.
+// host's; inside they sleep, so that others come to wait. All callers are in one process and see
+// who is inside and each fence.
 
 const (
 	fleetScene  = "fleet"
@@ -55,25 +55,29 @@ func fleets(e *Env) error {
 	name := fmt.Sprintf("%d daemons", hosts)
 	several := *e
 	several.Rounds = min(e.Rounds, 3)
-	if err := several.interleave(fleetScene, []row{several.together(name, daemons, r, had, long)}); err != nil {
+	if err := several.interleave(fleetScene, []row{several.together(name, daemons, r, had,
+		long)}); err != nil {
 		return err
 	}
 	e.sockets = several.sockets
 	rep := e.Report
-	rep.AtMost(name+" on one Redis, half of what they want is others': a wait, p99 ms", rep.Values(fleetScene, name, "p99_ms"), 100)
+	rep.AtMost(name+" on one Redis, half of what they want is others': a wait, p99 ms",
+		rep.Values(fleetScene, name, "p99_ms"), 100)
 	rep.AtMost("… connections a daemon", rep.Values(fleetScene, name, "conns_daemon"), 4)
 	rep.Limit("… commands a grant", rep.Values(fleetScene, name, "redis_calls_op"))
 	return e.givenBack(daemons[0], "bench:")
 }
 
 // together is a row of all hosts' callers.
-func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int, long time.Duration) row {
+func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int,
+	long time.Duration) row {
 	var args load.HostsArgs
 	var pids []int
 	for _, d := range daemons {
 		args.Hosts, pids = append(args.Hosts, d.Socket), append(pids, d.PID())
 	}
-	args.Keys, args.Own, args.Callers, args.Pause = fleetKeys*len(daemons), fleetOwn, fleetEach, fleetPause
+	args.Keys, args.Own, args.Callers, args.Pause = fleetKeys*len(daemons), fleetOwn,
+		fleetEach, fleetPause
 	args.TTL, args.Wait, args.Section = redisTTL, fleetBound, fleetInside
 	conns := 0
 	return row{name, func() (*harness.Outcome, error) {
@@ -91,7 +95,8 @@ func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int
 		m["p99_ms"] = m["p99_us"] / 1000
 		m["other_p50_us"], m["other_p99_us"] = us(o.Apart.Quantile(0.5)), us(o.Apart.Quantile(0.99))
 		m["conns_daemon"] = float64(conns) / float64(len(daemons))
-		m["redis_cores"], m["daemons_cores"] = o.RedisCPU.Seconds()/o.Window.Seconds(), o.ServerCPU.Seconds()/o.Window.Seconds()
+		m["redis_cores"], m["daemons_cores"] = o.RedisCPU.Seconds()/o.Window.Seconds(),
+			o.ServerCPU.Seconds()/o.Window.Seconds()
 		var rss int64
 		for _, d := range daemons {
 			rss += harness.RSS(d.PID())

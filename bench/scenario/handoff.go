@@ -15,8 +15,8 @@ import (
 // acquisitions after somebody else count, and a page of shared memory sees whether two
 // were ever inside at once and whether each fence was larger.
 //
-// The turnstile is the same quiet handoff without a lock table. The difference between it and the echo is the cost of
-// the exchange, not of the daemon.
+// The turnstile is the same quiet handoff without a lock table. The difference between it and the
+// echo is the cost of the exchange, not of the daemon.
 
 var chainProcs = []int{2, 4, 8}
 
@@ -40,7 +40,8 @@ func handoff(e *Env) error {
 	}
 	rows := []row{{echoRow, func() (*harness.Outcome, error) {
 		size := load.RequestSize(load.Reentry)
-		return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1, Request: size, Reply: size, Thread: true}, 1,
+		return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1,
+			Request: size, Reply: size, Thread: true}, 1,
 			harness.Watch{Server: echo.PID()}).Run()
 	}, func(o *harness.Outcome, m harness.Metrics) { m["handoffs_s"] = m["ops_s"] }}}
 	for _, procs := range chainProcs {
@@ -65,14 +66,16 @@ func chainRow(procs int) string { return fmt.Sprintf("%d processes", procs) }
 
 func answeredRow(procs int) string { return chainRow(procs) + ", answered" }
 
-func (e *Env) chain(server *harness.Process, socket string, procs int, quiet bool) (*harness.Outcome, error) {
+func (e *Env) chain(server *harness.Process, socket string, procs int,
+	quiet bool) (*harness.Outcome, error) {
 	shared, err := harness.NewShared(e.Dir)
 	if err != nil {
 		return nil, err
 	}
 	defer os.Remove(shared)
 	e.sockets++ // a key of its own: fences on the page start afresh
-	args := load.ChainArgs{Addr: socket, Key: fmt.Sprintf("bench:chain:%d", e.sockets), Shared: shared, Quiet: quiet}
+	args := load.ChainArgs{Addr: socket, Key: fmt.Sprintf("bench:chain:%d", e.sockets),
+		Shared: shared, Quiet: quiet}
 	return e.fleet(load.Chain, args, procs, harness.Watch{Server: server.PID()}).Run()
 }
 

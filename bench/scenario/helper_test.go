@@ -56,8 +56,9 @@ func shortEnv(t *testing.T) *Env {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	e := &Env{
-		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 20 * time.Millisecond, Window: 100 * time.Millisecond,
-		Soak: ShortSoak, Report: &harness.Report{}, Logf: t.Logf,
+		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 20 * time.Millisecond,
+		Window: 100 * time.Millisecond,
+		Soak:   ShortSoak, Report: &harness.Report{}, Logf: t.Logf,
 		peersErr: exec.ErrNotFound, // the peers' modules need not be here
 	}
 	if e.daemonBin, err = daemonProgram(); err != nil {

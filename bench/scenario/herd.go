@@ -45,9 +45,11 @@ func herds(e *Env) error {
 			return fmt.Errorf("etcd: %w", err)
 		}
 	}
-	rep.AtMost("a herd at one key of one Redis, commands a grant", rep.Values(herdScene, "redis", "redis_calls_op"), herdCalls)
+	rep.AtMost("a herd at one key of one Redis, commands a grant",
+		rep.Values(herdScene, "redis", "redis_calls_op"), herdCalls)
 	for _, store := range []string{"redis", "etcd"} {
-		rep.AtLeast("… "+store+", fairness between hosts at half of all grants, Jain", rep.Values(herdScene, store, "jain"), 0.9, 0)
+		rep.AtLeast("… "+store+", fairness between hosts at half of all grants, Jain",
+			rep.Values(herdScene, store, "jain"), 0.9, 0)
 		rep.Limit("… "+store+", the longest wait of all, s", rep.Values(herdScene, store, "longest_s"))
 	}
 	return nil
@@ -232,7 +234,8 @@ func (h *stampede) metrics(o *harness.Outcome) harness.Metrics {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.faults) > 0 || h.lost > 0 {
-		h.e.Report.Fault("%s: %d times two inside or a fence that fell, the first: %v; %d locks lost", herdScene, len(h.faults), h.faults[:min(1, len(h.faults))], h.lost)
+		h.e.Report.Fault("%s: %d times two inside or a fence that fell, the first: %v; %d locks lost",
+			herdScene, len(h.faults), h.faults[:min(1, len(h.faults))], h.lost)
 	}
 	half := make([]uint64, len(h.daemons))
 	for _, host := range h.order[:len(h.order)/2] {

@@ -26,7 +26,8 @@ func idle(e *Env) error {
 			return err
 		}
 		e.Report.Add(scene, "embedded", m)
-		e.Logf("%s %d/%d  first lock after %.1f ms, %.1f MiB, %.2f ms of CPU in %v", scene, round+1, rounds,
+		e.Logf("%s %d/%d  first lock after %.1f ms, %.1f MiB, %.2f ms of CPU in %v", scene,
+			round+1, rounds,
 			m["first_lock_ms"], m["rss_mib"], m["cpu_ms"], e.idleTime())
 	}
 	r, err := harness.StartRedis(e.Dir)

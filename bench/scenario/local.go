@@ -44,11 +44,13 @@ func local(e *Env) error {
 			name := fmt.Sprintf("%s, %s", kind, s)
 			rows = append(rows,
 				row{"echo for " + name, func() (*harness.Outcome, error) {
-					return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: s.conns, Depth: s.depth,
+					return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: s.conns,
+						Depth:   s.depth,
 						Request: load.RequestSize(kind), Reply: replies[kind]}, 1, harness.Watch{Server: echo.PID()}).Run()
 				}, replyColumn},
 				row{name, func() (*harness.Outcome, error) {
-					return e.fleet(load.Frames, load.FramesArgs{Addr: d.Socket, Kind: kind, Conns: s.conns, Depth: s.depth}, 1,
+					return e.fleet(load.Frames, load.FramesArgs{Addr: d.Socket, Kind: kind, Conns: s.conns,
+						Depth: s.depth}, 1,
 						harness.Watch{Server: d.PID()}).Run()
 				}, replyColumn})
 		}
@@ -59,7 +61,8 @@ func local(e *Env) error {
 	for _, s := range shapes {
 		for _, kind := range []string{load.Reentry, load.Busy} {
 			name := fmt.Sprintf("%s, %s", kind, s)
-			e.Report.AtLeast(name+" in flight, to echo", e.Report.Ratio(scene, name, "echo for "+name, "ops_s"), s.target, 0)
+			e.Report.AtLeast(name+" in flight, to echo",
+				e.Report.Ratio(scene, name, "echo for "+name, "ops_s"), s.target, 0)
 		}
 	}
 	return nil
@@ -76,7 +79,8 @@ func replyColumn(o *harness.Outcome, m harness.Metrics) {
 func (e *Env) replySizes(d *Daemon) (map[string]int, error) {
 	sizes := map[string]int{}
 	for _, kind := range []string{load.Reentry, load.Busy} {
-		f := e.fleet(load.Frames, load.FramesArgs{Addr: d.Socket, Kind: kind, Conns: 1, Depth: 1}, 1, harness.Watch{})
+		f := e.fleet(load.Frames, load.FramesArgs{Addr: d.Socket, Kind: kind, Conns: 1, Depth: 1}, 1,
+			harness.Watch{})
 		f.Warm, f.Window = e.Warm/4, e.Window/4
 		o, err := e.measure(f.Run)
 		if err != nil {

@@ -61,11 +61,13 @@ type library struct {
 
 var (
 	// trying is each library as it comes.
-	trying = []library{{"rueidislock", "rueidislock", 0}, {"redislock", "redislock", 0}, {"go-redis", "goredis", 0}, {"redsync", "redsync", 0}}
+	trying = []library{{"rueidislock", "rueidislock", 0}, {"redislock", "redislock", 0},
+		{"go-redis", "goredis", 0}, {"redsync", "redsync", 0}}
 	// waiting is each in the ways that do best.
 	waiting = []library{
 		{"rueidislock", "rueidislock", 0}, {"rueidislock, hears itself", "rueidislock-loop", 0},
-		{"redislock, each 1 ms", "redislock", time.Millisecond}, {"redislock, each 10 ms", "redislock", 10 * time.Millisecond},
+		{"redislock, each 1 ms", "redislock", time.Millisecond},
+		{"redislock, each 10 ms", "redislock", 10 * time.Millisecond},
 		{"redsync", "redsync", 0}, {"redsync, each 10 ms", "redsync", 10 * time.Millisecond},
 		{"go-redis, each 10 ms", "goredis", 10 * time.Millisecond},
 	}
@@ -84,15 +86,18 @@ func workloads() []workload {
 	reads := load.WorkArgs{Keys: 100, Readers: 0.95}
 	reading := load.WorkArgs{Keys: 100, Readers: 0.95, Section: time.Millisecond}
 	return []workload{
-		{"unique", "Keys of their own", oneProcess, load.WorkArgs{}, trying, append(bare, (*matrix).queueing, (*matrix).depth)},
+		{"unique", "Keys of their own", oneProcess, load.WorkArgs{}, trying,
+			append(bare, (*matrix).queueing, (*matrix).depth)},
 		{"unique", "Keys of their own", manyProcesses, load.WorkArgs{}, trying, bare},
 		{"hot", "One key that all want", oneProcess, hot, waiting, bare},
 		{"hot", "One key that all want", manyProcesses, hot, waiting, bare},
 		{"hot 1ms", "One key that all want, 1 ms inside", manyProcesses, busy, waiting, bare},
 		{"mix", "1000 keys, four of five acquires on a fifth of them", manyProcesses, mix, waiting, bare},
-		{"reads", "100 keys, 95 % of acquires shared (libraries: exclusive)", manyProcesses, reads, waiting,
+		{"reads", "100 keys, 95 % of acquires shared (libraries: exclusive)", manyProcesses,
+			reads, waiting,
 			[]func(*matrix, workload) []row{(*matrix).exclusiveOnly}},
-		{"reads 1ms", "100 keys, 95 % of acquires shared (libraries: exclusive), 1 ms inside", manyProcesses, reading, waiting,
+		{"reads 1ms", "100 keys, 95 % of acquires shared (libraries: exclusive), 1 ms inside",
+			manyProcesses, reading, waiting,
 			[]func(*matrix, workload) []row{(*matrix).exclusiveOnly}},
 	}
 }
@@ -155,7 +160,8 @@ func (m *matrix) ours(name string, w workload) row {
 	if w.work.Keys > 0 {
 		w.work.Wait = client.Forever
 	}
-	return m.row(name, w, harness.Fleet{Load: load.Sidecar, Watch: harness.Watch{Server: m.d.PID()}}, nil)
+	return m.row(name, w, harness.Fleet{Load: load.Sidecar, Watch: harness.Watch{Server: m.d.PID()}},
+		nil)
 }
 
 // queueing is tries' price: the same by callers who would wait.

@@ -27,14 +27,15 @@ func (m *matrix) relay(w workload) []row {
 	if w.work.Keys > 0 {
 		w.work.Wait = client.Forever
 	}
-	return []row{m.row(relayRow, w, harness.Fleet{Load: load.Sidecar}, func(f *harness.Fleet, args *load.WorkArgs) (func(), error) {
-		p, socket, err := m.startRelay(m.redis.Addr)
-		if err != nil {
-			return nil, err
-		}
-		args.Addr, f.Watch.Server = socket, p.PID()
-		return func() { p.Stop() }, nil
-	})}
+	return []row{m.row(relayRow, w, harness.Fleet{Load: load.Sidecar},
+		func(f *harness.Fleet, args *load.WorkArgs) (func(), error) {
+			p, socket, err := m.startRelay(m.redis.Addr)
+			if err != nil {
+				return nil, err
+			}
+			args.Addr, f.Watch.Server = socket, p.PID()
+			return func() { p.Stop() }, nil
+		})}
 }
 
 // startRelay starts a relay before the Redis at addr.
@@ -69,15 +70,20 @@ func (m *matrix) depth(workload) (rows []row) {
 		return nil
 	}
 	for _, keys := range []int{1, depthKeys} {
-		rows = append(rows, row{depthOf(keys), func() (*harness.Outcome, error) { return m.atDepth(keys) },
+		rows = append(rows, row{depthOf(keys), func() (*harness.Outcome, error) {
+			return m.atDepth(keys)
+		},
 			func(_ *harness.Outcome, c harness.Metrics) { // no times of pairs, and no window
-				maps.DeleteFunc(c, func(name string, _ float64) bool { return !slices.Contains(depthColumns, name) })
+				maps.DeleteFunc(c, func(name string, _ float64) bool {
+					return !slices.Contains(depthColumns, name)
+				})
 			}})
 	}
 	return rows
 }
 
-var depthColumns = []string{"ops_s", "redis_cpu_us_op", "redis_calls_op", "client_cpu_us_op", "errors"}
+var depthColumns = []string{"ops_s", "redis_cpu_us_op", "redis_calls_op",
+	"client_cpu_us_op", "errors"}
 
 func (m *matrix) atDepth(keys int) (*harness.Outcome, error) {
 	stock, pairs := 1_000_000, 128_000
@@ -146,11 +152,13 @@ type benchmark struct {
 
 // run blocks until n keys have been asked for. It returns the time that this took, and
 // the benchmark's own CPU time.
-func (b benchmark) run(ctx context.Context, addr string, n int) (took, cpu time.Duration, err error) {
+func (b benchmark) run(ctx context.Context, addr string, n int) (took,
+	cpu time.Duration, err error) {
 	const key = "key:__rand_int__"
 	host, port, _ := net.SplitHostPort(addr)
 	calls, depth := n/b.keys, max(1, 128/b.keys)
-	args := []string{"-h", host, "-p", port, "--csv", "-c", "2", "-P", strconv.Itoa(depth), "-n", strconv.Itoa(calls), "-r", strconv.Itoa(b.of)}
+	args := []string{"-h", host, "-p", port, "--csv", "-c", "2", "-P", strconv.Itoa(depth), "-n",
+		strconv.Itoa(calls), "-r", strconv.Itoa(b.of)}
 	if b.script == "" {
 		args = append(args, "SET", key, "v", "NX", "PX", "30000")
 	} else {
@@ -169,5 +177,6 @@ func (b benchmark) run(ctx context.Context, addr string, n int) (took, cpu time.
 	if err != nil || rate == 0 {
 		return 0, 0, fmt.Errorf("redis-benchmark said %q", out)
 	}
-	return time.Duration(float64(calls) / rate * float64(time.Second)), cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
+	return time.Duration(float64(calls) / rate * float64(time.Second)),
+		cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime(), nil
 }

@@ -45,7 +45,8 @@ func million(e *Env) error {
 	rep.AtMost("resident bytes a held lock", rep.Values(scene, name, "rss_b_lock"), 800)
 	rep.AtMost("a scrape meanwhile, ms", rep.Values(scene, name, "scrape_ms"), 50)
 	rep.AtMost("all free after a disconnect, s", rep.Values(scene, name, "free_s"), 10)
-	rep.AtMost("another session's round trip meanwhile, p99 ms", rep.Values(scene, name, "other_p99_ms"), 50)
+	rep.AtMost("another session's round trip meanwhile, p99 ms",
+		rep.Values(scene, name, "other_p99_ms"), 50)
 	return nil
 }
 
@@ -57,9 +58,10 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	defer e.stop(scene, d)
 	empty := harness.RSS(d.PID())
 	var lost error
-	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder", OnLost: func(l client.Lost) {
-		lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
-	}})
+	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder",
+		OnLost: func(l client.Lost) {
+			lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
+		}})
 	if err != nil {
 		return nil, err
 	}
@@ -170,7 +172,8 @@ func (e *Env) letGo(d *Daemon, holder *client.Client, n int, m harness.Metrics) 
 	}
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	m["free_s"] = free.Seconds()
-	m["other_p50_ms"], m["other_p99_ms"], m["other_max_ms"] = ms(t.hist.Quantile(0.5)), ms(t.hist.Quantile(0.99)), ms(t.hist.Max())
+	m["other_p50_ms"], m["other_p99_ms"], m["other_max_ms"] = ms(t.hist.Quantile(0.5)),
+		ms(t.hist.Quantile(0.99)), ms(t.hist.Max())
 	m["other_trips"] = float64(t.hist.N())
 	return nil
 }

@@ -48,21 +48,24 @@ func openLoop(e *Env) error {
 		p99 := rep.Values(scene, name, "p99_ms")
 		if i == 0 {
 			rep.AtMost("open loop, "+name+", p99 ms", p99, openP99)
-			rep.AtLeast("open loop, "+name+", answered of those due", rep.Values(scene, name, "kept_up"), 0.99, 0)
+			rep.AtLeast("open loop, "+name+", answered of those due",
+				rep.Values(scene, name, "kept_up"), 0.99, 0)
 		}
 		if slices.Sort(p99); p99[len(p99)/2] <= openP99 {
 			borne = rate
 			break
 		}
 	}
-	rep.Limit(fmt.Sprintf("open loop, highest rate tried with a p99 of at most %d ms", openP99), []float64{borne})
+	rep.Limit(fmt.Sprintf("open loop, highest rate tried with a p99 of at most %d ms", openP99),
+		[]float64{borne})
 	return e.nothingLeft(scene, d, load.OpenPrefix)
 }
 
 func (e *Env) open(name string, rate float64, d *Daemon, r *harness.Redis) row {
 	conns := 0
 	return row{name, func() (*harness.Outcome, error) {
-		f := e.fleet(load.Open, load.OpenArgs{Addr: d.Socket, Conns: openConns, Rate: rate, Hold: openHold, TTL: redisTTL, Drain: 10 * time.Second}, 1,
+		f := e.fleet(load.Open, load.OpenArgs{Addr: d.Socket, Conns: openConns, Rate: rate,
+			Hold: openHold, TTL: redisTTL, Drain: 10 * time.Second}, 1,
 			harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}})
 		f.Window *= openLong
 		f.Midway = func() { conns = r.Clients() }

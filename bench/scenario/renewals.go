@@ -58,7 +58,8 @@ func renewals(e *Env) error {
 	rep := e.Report
 	slower := func(a, b string) []float64 { return rep.Ratio(scene, a, b, "s_million") }
 	rep.AtMost("time of a million renewals, to PEXPIRE", slower("driver", "PEXPIRE"), 1.7)
-	rep.AtMost("time of a million renewals by a daemon that holds them, to PEXPIRE", slower(daemonRow, daemonPeer), 1.7)
+	rep.AtMost("time of a million renewals by a daemon that holds them, to PEXPIRE",
+		slower(daemonRow, daemonPeer), 1.7)
 	return nil
 }
 
@@ -74,7 +75,8 @@ func perMillion(o *harness.Outcome, m harness.Metrics) {
 	}
 }
 
-func (e *Env) renewing(name string, args load.RenewArgs, r *harness.Redis) func() (*harness.Outcome, error) {
+func (e *Env) renewing(name string, args load.RenewArgs,
+	r *harness.Redis) func() (*harness.Outcome, error) {
 	return func() (*harness.Outcome, error) {
 		f := e.fleet(name, args, 1, harness.Watch{Redis: []*harness.Redis{r}})
 		f.Program = e.peersBin
@@ -93,9 +95,10 @@ func (e *Env) daemonRenewals(scene string, n int, r *harness.Redis) error {
 	}
 	defer e.stop(scene, d)
 	var lost error
-	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder", OnLost: func(l client.Lost) {
-		lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
-	}})
+	holder, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "holder",
+		OnLost: func(l client.Lost) {
+			lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
+		}})
 	if err != nil {
 		return err
 	}
@@ -120,7 +123,8 @@ func (e *Env) catchUp(scene string, n int, d *Daemon, r *harness.Redis) error {
 	}
 	stopped := time.Now()
 	resume := func() error { return d.Resume() }
-	o, err := e.renewing("renew-bare", load.RenewArgs{Addr: r.Addr, Keys: n, Batch: renewBatch, TTL: daemonTTL}, r)()
+	o, err := e.renewing("renew-bare", load.RenewArgs{Addr: r.Addr, Keys: n, Batch: renewBatch,
+		TTL: daemonTTL}, r)()
 	if err != nil {
 		return errors.Join(err, resume())
 	}
@@ -143,7 +147,8 @@ func (e *Env) catchUp(scene string, n int, d *Daemon, r *harness.Redis) error {
 	}
 	took := time.Since(began)
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) / float64(n) }
-	m = harness.Metrics{"ops_s": float64(n) / took.Seconds(), "s_million": took.Seconds() * 1e6 / float64(n),
+	m = harness.Metrics{"ops_s": float64(n) / took.Seconds(),
+		"s_million":        took.Seconds() * 1e6 / float64(n),
 		"server_cpu_us_op": us(harness.CPU(d.PID()) - cpu), "redis_cpu_us_op": us(after.CPU - before.CPU)}
 	e.Report.Add(scene, daemonRow, m)
 	e.Logf("%s  %-34s %10.0f ops/s", scene, daemonRow, m["ops_s"])

@@ -13,8 +13,8 @@ import (
 )
 
 // What one lock, waiter, session, renewal and pair costs the daemon in memory, CPU and file
-// descriptors, and in commands at the store: for docs/operate/sizing.md. Each is measured on a daemon
-// of its own, less what that had before. CPU is the process's clock.
+// descriptors, and in commands at the store: for docs/operate/sizing.md. Each is measured on a
+// daemon of its own, less what that had before. CPU is the process's clock.
 
 const (
 	sizingScene    = "sizing"
@@ -35,7 +35,8 @@ func sizing(e *Env) error {
 	for range min(e.Rounds, 3) {
 		for _, store := range []string{"embedded", "redis"} {
 			z := &sized{e: e, store: store}
-			if err := inTurn(z.with(z.holds), z.with(z.waiters), z.with(z.sessions), z.renewals, z.with(z.pairs)); err != nil {
+			if err := inTurn(z.with(z.holds), z.with(z.waiters), z.with(z.sessions), z.renewals,
+				z.with(z.pairs)); err != nil {
 				return err
 			}
 		}
@@ -68,9 +69,10 @@ func (z *sized) with(part func() error) func() error {
 			}
 			defer z.e.stop(sizingScene, z.d)
 		}
-		z.c, err = client.Dial(z.e.Ctx, z.d.Socket, client.Options{Name: "sizing", OnLost: func(l client.Lost) {
-			z.lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
-		}})
+		z.c, err = client.Dial(z.e.Ctx, z.d.Socket,
+			client.Options{Name: "sizing", OnLost: func(l client.Lost) {
+				z.lost = fmt.Errorf("%s was lost: %v", l.Key, l.Reason)
+			}})
 		if err != nil {
 			return err
 		}
@@ -208,7 +210,8 @@ func (z *sized) sessions() error {
 	}
 	measure := func(row string) error {
 		time.Sleep(sizingSettle)
-		m := harness.Metrics{"bytes": (z.rss() - before) / float64(n), "files": float64(harness.Descriptors(z.d.PID())-files) / float64(n)}
+		m := harness.Metrics{"bytes": (z.rss() - before) / float64(n),
+			"files": float64(harness.Descriptors(z.d.PID())-files) / float64(n)}
 		s, err := z.over(z.wait)
 		m["cpu_us_s"] = float64(s.cpu) / float64(time.Microsecond) / float64(n) / s.took.Seconds()
 		if z.redis != nil {
@@ -221,7 +224,8 @@ func (z *sized) sessions() error {
 		return err
 	}
 	for i, c := range all {
-		if _, err := c.Acquire(z.e.Ctx, client.AcquireArgs{Key: string(load.RenewKey(nil, i))}); err != nil {
+		if _, err := c.Acquire(z.e.Ctx, client.AcquireArgs{Key: string(load.RenewKey(nil,
+			i))}); err != nil {
 			return err
 		}
 	}
@@ -277,7 +281,8 @@ func (z *sized) pairs() error {
 	return nil
 }
 
-func pairsFor(ctx context.Context, c *client.Client, callers int, long time.Duration) (float64, error) {
+func pairsFor(ctx context.Context, c *client.Client, callers int,
+	long time.Duration) (float64, error) {
 	keys := make([]string, callers)
 	for i := range keys {
 		keys[i] = string(load.RenewKey(nil, i))

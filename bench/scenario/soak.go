@@ -14,8 +14,8 @@ import (
 // wait and vanish (soak_load.go). What the daemons have of memory, descriptors and goroutines is to
 // be in the second half what it was in the first. Medians of both halves are compared, without the
 // first tenth of the time, in which pools and tables fill. A tenth is what the garbage collector
-// and the sessions of the moment move; a leak of 1 KB a visitor is nearly half as much again after an
-// hour.
+// and the sessions of the moment move; a leak of 1 KB a visitor is nearly half as much again after
+// an hour.
 
 const (
 	soakScene   = "soak"
@@ -75,8 +75,9 @@ func (e *Env) sampled(t twins, r *harness.Redis) (harness.Metrics, error) {
 		}
 		for column, v := range map[string]float64{
 			"rss_mib": float64(harness.RSS(d.PID())) / mib, "files": float64(harness.Descriptors(d.PID())),
-			"goroutines": all.sum("go_goroutines", ""), "heap_mib": all.sum("go_memstats_heap_inuse_bytes", "") / mib,
-			"sessions": all.sum("locksidecar_sessions", ""), "held": all.sum("locksidecar_held_locks", ""),
+			"goroutines": all.sum("go_goroutines", ""),
+			"heap_mib":   all.sum("go_memstats_heap_inuse_bytes", "") / mib,
+			"sessions":   all.sum("locksidecar_sessions", ""), "held": all.sum("locksidecar_held_locks", ""),
 		} {
 			m[column] += v / float64(len(t))
 		}
@@ -106,7 +107,8 @@ func (e *Env) samples(t twins, r *harness.Redis, s *soaked) (series []harness.Me
 		m["after_s"], m["ops_s"] = time.Since(began).Seconds(), (done-last)/each.Seconds()
 		last = done
 		series = append(series, m)
-		e.Logf("%s  %6.0f s  %.1f MiB, %.1f files, %.1f goroutines; %.0f ops/s, %d visitors", soakScene, m["after_s"], m["rss_mib"], m["files"], m["goroutines"],
+		e.Logf("%s  %6.0f s  %.1f MiB, %.1f files, %.1f goroutines; %.0f ops/s, %d visitors", soakScene,
+			m["after_s"], m["rss_mib"], m["files"], m["goroutines"],
 			m["ops_s"], s.visitors.Load())
 	}
 	return series, nil
@@ -130,7 +132,8 @@ func (e *Env) showSoak(series []harness.Metrics) {
 			slices.Sort(vs)
 			return vs[len(vs)/2]
 		}
-		rep.AtMost(fmt.Sprintf("%v of a little of everything: %s of a daemon, second half to first", e.Soak, c.what), []float64{of(late) / of(early)}, soakFlat)
+		rep.AtMost(fmt.Sprintf("%v of a little of everything: %s of a daemon, second half to first",
+			e.Soak, c.what), []float64{of(late) / of(early)}, soakFlat)
 	}
 }
 
@@ -150,7 +153,8 @@ func (e *Env) afterSoak(t twins, r *harness.Redis, first harness.Metrics) error 
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			e.Report.Fault("%s: %.1f descriptors and %.1f goroutines are left of what has gone", soakScene, files, goroutines)
+			e.Report.Fault("%s: %.1f descriptors and %.1f goroutines are left of what has gone", soakScene,
+				files, goroutines)
 			return nil
 		}
 	}

@@ -133,7 +133,8 @@ func (s *soaked) runOut(ctx context.Context, c *client.Client) error {
 	}
 	select {
 	case <-h.Gone():
-		if err := h.Release(ctx); !errors.Is(err, client.ErrNotHeld) { // or its owner gets nothing more of the key
+		// or its owner gets nothing more of the key
+		if err := h.Release(ctx); !errors.Is(err, client.ErrNotHeld) {
 			return fmt.Errorf("release %s, which has run out: %w", h.Key(), err)
 		}
 		return nil
@@ -166,10 +167,12 @@ func (s *soaked) visit(socket string) error {
 	}
 	defer c.Close()
 	s.visitors.Add(1)
-	if _, err := c.Lock(s.e.Ctx, client.AcquireArgs{Key: soakKey(), Owner: 1, Wait: soakWait}); err != nil {
+	if _, err := c.Lock(s.e.Ctx, client.AcquireArgs{Key: soakKey(), Owner: 1,
+		Wait: soakWait}); err != nil {
 		return fmt.Errorf("visitor's lock: %w", err)
 	}
-	_, err = c.Go(&protocol.Request{Op: protocol.OpAcquire, Owner: 2, Key: []byte(soakKey()), Wait: protocol.WaitAlways}, func(*client.Reply) {})
+	_, err = c.Go(&protocol.Request{Op: protocol.OpAcquire, Owner: 2, Key: []byte(soakKey()),
+		Wait: protocol.WaitAlways}, func(*client.Reply) {})
 	time.Sleep(rand.N(soakInside))
 	return err
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// sqlScene compares pairs through the daemon on one SQL server with pairs through rows that each caller
-// inserts and deletes on the 16 connections of one pool.
+// sqlScene compares pairs through the daemon on one SQL server with pairs through rows that each
+// caller inserts and deletes on the 16 connections of one pool.
 type sqlScene struct {
 	scene, store string // names of the scene and, in limits, of the store
 	addr, url    string // of the server, and of the store
@@ -42,7 +42,8 @@ func (e *Env) sqlPairs(s sqlScene) error {
 		{"locksidecar", ""}, {"locksidecar, quiet", " with quiet releases"},
 	} {
 		limit := fmt.Sprintf("%s, pairs a second%s, to one pool's rows, %s", s.store, of.how, s.setting)
-		e.Report.AtLeast(limit, e.Report.Ratio(s.scene, name(of.row), name("pool"), "ops_s"), s.atLeast, 0)
+		e.Report.AtLeast(limit, e.Report.Ratio(s.scene, name(of.row), name("pool"), "ops_s"), s.atLeast,
+			0)
 	}
 	if s.bare != "" {
 		e.limit(s.scene, fmt.Sprintf("%s, bare batches, to one pool's rows, %s", s.store, s.setting),

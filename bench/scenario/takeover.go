@@ -35,12 +35,14 @@ func takeovers(e *Env) error {
 			}
 			e.Report.Add(takeoverScene, store, m)
 			e.Logf("%s %d  %-8s  pause p50 %.1f, p99 %.1f, max %.1f ms; otherwise p99 %.2f ms; %.0f calls/s; stood still %.0f ms, at most %.0f",
-				takeoverScene, round+1, store, m["pause_p50_ms"], m["pause_p99_ms"], m["pause_max_ms"], m["calm_p99_ms"], m["ops_s"], m["took_ms"], m["took_max_ms"])
+				takeoverScene, round+1, store, m["pause_p50_ms"], m["pause_p99_ms"], m["pause_max_ms"],
+				m["calm_p99_ms"], m["ops_s"], m["took_ms"], m["took_max_ms"])
 		}
 	}
 	rep := e.Report
 	for _, store := range stores {
-		rep.AtMost("pause of a session at a takeover, "+store+", p99 ms", rep.Values(takeoverScene, store, "pause_p99_ms"), takeoverLimit)
+		rep.AtMost("pause of a session at a takeover, "+store+", p99 ms",
+			rep.Values(takeoverScene, store, "pause_p99_ms"), takeoverLimit)
 		rep.Limit("… the same calls with no takeover", rep.Values(takeoverScene, store, "calm_p99_ms"))
 	}
 	return nil
@@ -79,13 +81,15 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	took, err := s.takenOver(e.Ctx, times, c, e.Window)
 	lasted := c.stop(began)
 	c.letGo()
-	if closed := c.close(); err == nil || errors.Is(err, errFailed) { // which is no reason not to say what was seen
+	// which is no reason not to say what was seen
+	if closed := c.close(); err == nil || errors.Is(err, errFailed) {
 		err = closed
 	}
 	m := c.metrics(lasted, took)
 	m["pingpong_us"] = float64(pingpong) / float64(time.Microsecond)
 	if m["errors"]+m["lost"] > 0 {
-		e.Report.Fault("%s, %s: %.0f errors, %.0f lost, the last: %v", takeoverScene, store, m["errors"], m["lost"], c.failure())
+		e.Report.Fault("%s, %s: %.0f errors, %.0f lost, the last: %v", takeoverScene, store, m["errors"],
+			m["lost"], c.failure())
 	}
 	return m, err
 }
@@ -109,9 +113,10 @@ func (e *Env) succession(upstream string) (*succession, error) {
 	return &succession{&Daemon{p, socket}, e.daemonBin, args}, p.AwaitSocket(socket)
 }
 
-// takenOver has it taken over so many times, each after a while without, and returns how long the old
-// processes say that it took.
-func (s *succession) takenOver(ctx context.Context, times int, c *crowd, while time.Duration) (took []time.Duration, err error) {
+// takenOver has it taken over so many times, each after a while without, and returns how long the
+// old processes say that it took.
+func (s *succession) takenOver(ctx context.Context, times int, c *crowd,
+	while time.Duration) (took []time.Duration, err error) {
 	for len(took) < times {
 		if err := c.wait(while); err != nil {
 			return took, err

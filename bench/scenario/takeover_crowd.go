@@ -69,7 +69,8 @@ func gather(ctx context.Context, socket string, of crowdArgs) (*crowd, error) {
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		c.members = append(c.members, &member{crowd: c, c: conn, own: load.Caller{C: conn, Key: crowdKey("own", i)}})
+		c.members = append(c.members, &member{crowd: c, c: conn,
+			own: load.Caller{C: conn, Key: crowdKey("own", i)}})
 	}
 	c.each(func(i int, m *member) error { return m.take(i) })
 	if err := c.failure(); err != nil {
@@ -214,7 +215,8 @@ func (m *member) call() error {
 	}
 }
 
-// timed makes a call, and counts its time to the takeover in which it was under way, if there was one.
+// timed makes a call, and counts its time to the takeover in which it was under way, if there was
+// one.
 func (m *member) timed() error {
 	p := m.now.Load()
 	last := p != nil && isOver(p)
@@ -259,8 +261,10 @@ func (c *crowd) metrics(lasted time.Duration, took []time.Duration) harness.Metr
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 	m := harness.Metrics{
 		"ops_s": float64(calls) / lasted.Seconds(), "errors": float64(c.errs), "lost": float64(c.lost),
-		"pause_p50_ms": ms(c.pauses.Quantile(0.5)), "pause_p99_ms": ms(c.pauses.Quantile(0.99)), "pause_max_ms": ms(c.pauses.Max()),
-		"calm_p50_ms": ms(calm.Quantile(0.5)), "calm_p99_ms": ms(calm.Quantile(0.99)), "calm_max_ms": ms(calm.Max()),
+		"pause_p50_ms": ms(c.pauses.Quantile(0.5)), "pause_p99_ms": ms(c.pauses.Quantile(0.99)),
+		"pause_max_ms": ms(c.pauses.Max()),
+		"calm_p50_ms":  ms(calm.Quantile(0.5)), "calm_p99_ms": ms(calm.Quantile(0.99)),
+		"calm_max_ms": ms(calm.Max()),
 	}
 	if len(took) > 0 {
 		slices.Sort(took)

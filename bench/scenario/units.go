@@ -31,7 +31,8 @@ const (
 )
 
 func units(e *Env) error {
-	return inTurn(func() error { return redisUnits(e) }, func() error { return clusterUnits(e) }, func() error { return etcdUnits(e) })
+	return inTurn(func() error { return redisUnits(e) }, func() error { return clusterUnits(e) },
+		func() error { return etcdUnits(e) })
 }
 
 // inTurn stops at the first error.
@@ -59,7 +60,8 @@ type bill struct {
 // newBill measures at once what the store uses by itself: whoever is to be connected
 // is so.
 func (e *Env) newBill(store string, pids ...int) *bill {
-	b := &bill{e: e, store: store, pids: pids, rounds: min(e.Rounds, unitsRounds), window: min(e.Window, unitsWindow)}
+	b := &bill{e: e, store: store, pids: pids, rounds: min(e.Rounds, unitsRounds),
+		window: min(e.Window, unitsWindow)}
 	cpu, began := b.cpu(), time.Now()
 	time.Sleep(2 * b.window)
 	b.idle = float64(b.cpu()-cpu) / float64(time.Since(began))
@@ -76,7 +78,8 @@ func (b *bill) cpu() (sum time.Duration) {
 // add takes in one round of a row.
 func (b *bill) add(row string, m harness.Metrics) {
 	b.e.Report.Add(unitsScene, b.store+": "+row, m)
-	b.e.Logf("%s  %-50s %8.2f µs %8.0f B  (%.0f/s)", unitsScene, b.store+": "+row, m["cpu_us"], m["bytes"], m["ops_s"])
+	b.e.Logf("%s  %-50s %8.2f µs %8.0f B  (%.0f/s)", unitsScene, b.store+": "+row, m["cpu_us"],
+		m["bytes"], m["ops_s"])
 }
 
 // flowMost is for how many windows flow waits until something happens.
@@ -95,7 +98,8 @@ func (b *bill) flow(row string, counted func() (float64, error)) error {
 		cpu, began := b.cpu(), time.Now()
 		var used, took time.Duration
 		after := n
-		for windows := 0; after <= n && windows < flowMost; windows++ { // more than one where the machine stood still
+		// more than one where the machine stood still
+		for windows := 0; after <= n && windows < flowMost; windows++ {
 			time.Sleep(b.window)
 			used, took = b.cpu()-cpu, time.Since(began) // without the counting
 			if after, err = counted(); err != nil {
@@ -113,7 +117,8 @@ func (b *bill) flow(row string, counted func() (float64, error)) error {
 // took adds a round in which something happened n times.
 func (b *bill) took(row string, n float64, cpu, took time.Duration) {
 	used := float64(cpu) - b.idle*float64(took)
-	b.add(row, harness.Metrics{"cpu_us": max(0, used) / n / float64(time.Microsecond), "ops_s": n / took.Seconds()})
+	b.add(row, harness.Metrics{"cpu_us": max(0, used) / n / float64(time.Microsecond),
+		"ops_s": n / took.Seconds()})
 }
 
 // passing measures what n things cost in CPU by a second that do no more than stand there.
@@ -142,7 +147,9 @@ func (b *bill) weigh(row string, n int, bytes func() (float64, error), make func
 
 // client connects to a daemon. What it loses is a fault of the run: see end.
 func (b *bill) client(d *Daemon) (*client.Client, error) {
-	return client.Dial(b.e.Ctx, d.Socket, client.Options{Name: "bench", OnLost: func(client.Lost) { b.lost.Add(1) }})
+	return client.Dial(b.e.Ctx, d.Socket, client.Options{Name: "bench", OnLost: func(client.Lost) {
+		b.lost.Add(1)
+	}})
 }
 
 // with connects to a daemon for as long as do takes; then everything is given up.

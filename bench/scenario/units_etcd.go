@@ -64,8 +64,10 @@ func (b *etcdBill) end() {
 
 // connect is a client that asks whether its connection stands as the daemon does.
 func (b *etcdBill) connect() (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{b.srv.Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop(),
-		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second, PermitWithoutStream: true})
+	return clientv3.New(clientv3.Config{Endpoints: []string{b.srv.Addr}, DialTimeout: 10 * time.Second,
+		Logger:            zap.NewNop(),
+		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+		PermitWithoutStream: true})
 }
 
 func etcdUnits(e *Env) error {

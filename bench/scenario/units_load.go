@@ -35,7 +35,8 @@ func hold(ctx context.Context, c *client.Client, keys []string, ttl time.Duratio
 
 // holdEvenly takes keys one by one and spreads that over some time, so that they will
 // come due one by one.
-func holdEvenly(ctx context.Context, c *client.Client, keys []string, ttl, over time.Duration) error {
+func holdEvenly(ctx context.Context, c *client.Client, keys []string, ttl,
+	over time.Duration) error {
 	began := time.Now()
 	for i, k := range keys {
 		time.Sleep(time.Until(began.Add(over * time.Duration(i) / time.Duration(len(keys)))))
@@ -91,7 +92,8 @@ func churning(ctx context.Context, keys []string, hosts ...*client.Client) *chur
 
 func (u *churn) turn(ctx context.Context, c *client.Client, i int, host int32, away bool) error {
 	k := &u.keys[i]
-	g, err := c.Acquire(ctx, client.AcquireArgs{Key: k.name, Owner: uint64(i), Wait: client.Forever, TTL: unitsLong})
+	g, err := c.Acquire(ctx, client.AcquireArgs{Key: k.name, Owner: uint64(i), Wait: client.Forever,
+		TTL: unitsLong})
 	if err != nil {
 		return err
 	}
@@ -103,7 +105,8 @@ func (u *churn) turn(ctx context.Context, c *client.Client, i int, host int32, a
 	} else {
 		u.done.Add(1)
 	}
-	_, err = c.Release(context.WithoutCancel(ctx), client.ReleaseArgs{Key: k.name, Owner: uint64(i), Fence: g.Fence})
+	_, err = c.Release(context.WithoutCancel(ctx),
+		client.ReleaseArgs{Key: k.name, Owner: uint64(i), Fence: g.Fence})
 	return err
 }
 
@@ -138,7 +141,9 @@ func (b *bill) work(t twins) error {
 			if !r.away {
 				return b.churned(r.row, r.keys, c)
 			}
-			return b.with(t[1], func(other *client.Client) error { return b.churned(r.row, r.keys, c, other) })
+			return b.with(t[1], func(other *client.Client) error {
+				return b.churned(r.row, r.keys, c, other)
+			})
 		}); err != nil {
 			return err
 		}
@@ -166,7 +171,8 @@ func (b *bill) waiting(t twins, keys []string, do func() error) error {
 			defer cancel()
 			for i, k := range keys {
 				wg.Go(func() {
-					_, _ = other.Acquire(ctx, client.AcquireArgs{Key: k, Owner: uint64(i), Wait: client.Forever, TTL: unitsLong})
+					_, _ = other.Acquire(ctx, client.AcquireArgs{Key: k, Owner: uint64(i), Wait: client.Forever,
+						TTL: unitsLong})
 				})
 			}
 			return do()

@@ -121,7 +121,8 @@ func (b *redisBill) waits() error {
 		if err != nil {
 			return err
 		}
-		b.add("a held lock that another host waits for", harness.Metrics{"bytes": (after - before) / float64(n)})
+		b.add("a held lock that another host waits for",
+			harness.Metrics{"bytes": (after - before) / float64(n)})
 		return b.flow(pollRow, b.polls)
 	})
 }
@@ -135,7 +136,9 @@ func (b *redisBill) polls() (float64, error) {
 func (b *redisBill) locks(what, tag string) error {
 	n := b.e.some(heavyLocks)
 	if err := b.with(b.hosts[0], func(c *client.Client) error {
-		return b.weigh("a lock"+what, n, b.memory, func() error { return hold(b.e.Ctx, c, b.keys(tag, n), unitsLong) })
+		return b.weigh("a lock"+what, n, b.memory, func() error {
+			return hold(b.e.Ctx, c, b.keys(tag, n), unitsLong)
+		})
 	}); err != nil {
 		return err
 	}

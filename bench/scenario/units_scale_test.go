@@ -17,7 +17,8 @@ import (
 
 var (
 	writeScale   = flag.Bool("write", false, "TestScale: take the costs from results, and write the tables of docs/operate/scale.md")
-	scaleResults = flag.String("results", "../results/partial/results.json", "TestScale: with -write, the results")
+	scaleResults = flag.String("results", "../results/partial/results.json",
+		"TestScale: with -write, the results")
 )
 
 const scaleFile = "../../docs/operate/scale.md"
@@ -44,7 +45,8 @@ func TestScale(t *testing.T) {
 		if *writeScale {
 			text = putLines(t, text, table.name, table.lines)
 		} else if !slices.Equal(linesOf(t, text, table.name), table.lines) {
-			t.Errorf("the table %s of %s does not follow from its costs; it would be\n%s", table.name, scaleFile, strings.Join(table.lines, "\n"))
+			t.Errorf("the table %s of %s does not follow from its costs; it would be\n%s", table.name,
+				scaleFile, strings.Join(table.lines, "\n"))
 		}
 	}
 	if *writeScale {
@@ -96,7 +98,8 @@ func costLines(t *testing.T, path string) []string {
 		}
 	}
 	lines := []string{r.Machine.String(), ""}
-	lines = append(lines, tableTop(append([]string{"what"}, "one Redis", fmt.Sprintf("cluster of %d", clusterNodes), "etcd")...)...)
+	lines = append(lines, tableTop(append([]string{"what"}, "one Redis",
+		fmt.Sprintf("cluster of %d", clusterNodes), "etcd")...)...)
 	for _, name := range names {
 		line := []string{name}
 		for _, s := range scaleStores {
@@ -173,11 +176,13 @@ const (
 )
 
 func column(f scaleFleet) string {
-	return fmt.Sprintf("%s × %s, %s", digits(f.hosts, 3), digits(f.locks, 3), strings.NewReplacer("m0s", " min", "s", " s").Replace(f.ttl.String()))
+	return fmt.Sprintf("%s × %s, %s", digits(f.hosts, 3), digits(f.locks, 3),
+		strings.NewReplacer("m0s", " min", "s", " s").Replace(f.ttl.String()))
 }
 
 func redisScale(c costs) []string {
-	fleets := []scaleFleet{{1000, 100, 30 * time.Second}, {10000, 100, 30 * time.Second}, {10000, 100, 5 * time.Minute},
+	fleets := []scaleFleet{{1000, 100, 30 * time.Second}, {10000, 100, 30 * time.Second},
+		{10000, 100, 5 * time.Minute},
 		{10000, 10000, 30 * time.Second}, {10000, 10000, 5 * time.Minute}}
 	cluster := func(name string) float64 { return c.at("Cluster", name) }
 	renew := func(f scaleFleet) float64 { return f.renewals() * cluster("a renewal, each when it is due") }
@@ -203,16 +208,23 @@ func redisScale(c costs) []string {
 		{"… and with one hash tag a host", func(f scaleFleet) string {
 			return cores(f.renewals() * cluster("a renewal of one hash tag, all due at once"))
 		}},
-		{"another host waits for 1 % of them: polls a second", func(f scaleFleet) string { return count(f.all() * contendedOf * pollsASec) }},
+		{"another host waits for 1 % of them: polls a second", func(f scaleFleet) string {
+			return count(f.all() * contendedOf * pollsASec)
+		}},
 		{"… cores", func(f scaleFleet) string { return cores(waits(f)) }},
-		{"10 pairs a second and host: pairs a second", func(f scaleFleet) string { return count(f.hosts * pairsAHost) }},
+		{"10 pairs a second and host: pairs a second", func(f scaleFleet) string {
+			return count(f.hosts * pairsAHost)
+		}},
 		{"… cores, each by itself", func(f scaleFleet) string { return cores(pairs(f)) }},
 		{"… 1 % of them from host to host: cores", func(f scaleFleet) string { return cores(away(f)) }},
-		{"what the cluster's map is asked for: cores", func(f scaleFleet) string { return cores(looking(f)) }},
+		{"what the cluster's map is asked for: cores", func(f scaleFleet) string {
+			return cores(looking(f))
+		}},
 		{"**masters**, half a core of each", func(f scaleFleet) string { return count(masters(f)) }},
 		{"connections a master", func(f scaleFleet) string { return count(conns(f)) }},
 		{"… their memory, silent / in use", func(f scaleFleet) string {
-			return size(conns(f)*c.at("Redis", "a connection, silent for some seconds")) + " / " + size(conns(f)*c.at("Redis", "a connection, just used"))
+			return size(conns(f)*c.at("Redis", "a connection, silent for some seconds")) + " / " +
+				size(conns(f)*c.at("Redis", "a connection, just used"))
 		}},
 		{"… all made anew, one a host: s of a core", func(f scaleFleet) string {
 			return digits(f.hosts*cluster("a connection made and checked"), 2)
@@ -221,34 +233,42 @@ func redisScale(c costs) []string {
 }
 
 func etcdScale(c costs) []string {
-	fleets := []scaleFleet{{100, 1000, 10 * time.Second}, {1000, 100, 10 * time.Second}, {10000, 10, 10 * time.Second}, {10000, 100, 10 * time.Second},
+	fleets := []scaleFleet{{100, 1000, 10 * time.Second}, {1000, 100, 10 * time.Second},
+		{10000, 10, 10 * time.Second}, {10000, 100, 10 * time.Second},
 		{10000, 100, time.Minute}, {10000, 10000, time.Minute}}
 	etcd := func(name string) float64 { return c.at("etcd", name) }
 	keep := func(f scaleFleet) float64 { return f.hosts / (f.ttl.Seconds() * (1./3 - 1./60)) }
 	look := func(f scaleFleet) float64 { return f.hosts * min(f.locks/(f.ttl.Seconds()/3), 5000) }
 	sweep := func(f scaleFleet) float64 { return f.all() / 60 }
 	standing := func(f scaleFleet) float64 {
-		return keep(f)*etcd("a keep-alive") + look(f)*etcd("a look at a held lock") + sweep(f)*etcd("a name in a sweep")
+		return keep(f)*etcd("a keep-alive") + look(f)*etcd("a look at a held lock") +
+			sweep(f)*etcd("a name in a sweep")
 	}
 	cores := func(v float64) string { return digits(v, 2) }
 	return scaleTable(fleets, []scaleRow{
 		{"locks held, a watch each", func(f scaleFleet) string { return count(f.all()) }},
 		{"memory (live; twice that with garbage)", func(f scaleFleet) string {
-			return size(f.all()*etcd("a lock, with its watch, in memory") + f.hosts*etcd("a daemon's connection with its streams"))
+			return size(f.all()*etcd("a lock, with its watch, in memory") +
+				f.hosts*etcd("a daemon's connection with its streams"))
 		}},
-		{"database, of 8 GB", func(f scaleFleet) string { return size(f.all() * etcd("a lock, in the database")) }},
+		{"database, of 8 GB", func(f scaleFleet) string {
+			return size(f.all() * etcd("a lock, in the database"))
+		}},
 		{"keep-alives a second", func(f scaleFleet) string { return count(keep(f)) }},
 		{"… cores", func(f scaleFleet) string { return cores(keep(f) * etcd("a keep-alive")) }},
 		{"looks at held locks a second", func(f scaleFleet) string { return count(look(f)) }},
 		{"… cores", func(f scaleFleet) string { return cores(look(f) * etcd("a look at a held lock")) }},
 		{"sweeps: names a second", func(f scaleFleet) string { return count(sweep(f)) }},
 		{"… cores", func(f scaleFleet) string { return cores(sweep(f) * etcd("a name in a sweep")) }},
-		{"**left of 2 busy cores of 4**", func(f scaleFleet) string { return cores(max(0, etcdCores*busiest-standing(f))) }},
+		{"**left of 2 busy cores of 4**", func(f scaleFleet) string {
+			return cores(max(0, etcdCores*busiest-standing(f)))
+		}},
 		{"… for pairs a second, in small batches", func(f scaleFleet) string {
 			return count(max(0, etcdCores*busiest-standing(f)) / etcd("a pair, one caller"))
 		}},
 		{"… or in large ones", func(f scaleFleet) string {
-			return count(max(0, etcdCores*busiest-standing(f)) / etcd(fmt.Sprintf("a pair, %d callers", pairCallers)))
+			return count(max(0, etcdCores*busiest-standing(f)) / etcd(fmt.Sprintf("a pair, %d callers",
+				pairCallers)))
 		}},
 	})
 }

@@ -24,7 +24,8 @@ func TestUnits(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range readCosts(t, string(text)).of {
-		if e.Report.Values(unitsScene, name, "cpu_us") == nil && e.Report.Values(unitsScene, name, "bytes") == nil {
+		if e.Report.Values(unitsScene, name, "cpu_us") == nil &&
+			e.Report.Values(unitsScene, name, "bytes") == nil {
 			t.Errorf("%q was not measured", name)
 		}
 	}

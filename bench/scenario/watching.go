@@ -39,7 +39,9 @@ func beingWatched(e *Env) error {
 	if err != nil {
 		return err
 	}
-	sink := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })}
+	sink := &http.Server{Handler: http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	})}
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = sink.Serve(l) })
 	defer wg.Wait()
@@ -49,7 +51,8 @@ func beingWatched(e *Env) error {
 		return err
 	}
 	defer r.Stop()
-	for _, on := range []struct{ scene, upstream string }{{"watching embedded", "memory:"}, {"watching redis", "redis://" + r.Addr}} {
+	for _, on := range []struct{ scene, upstream string }{{"watching embedded", "memory:"},
+		{"watching redis", "redis://" + r.Addr}} {
 		if err := e.watch(on.scene, on.upstream, "http://"+l.Addr().String()); err != nil {
 			return err
 		}
@@ -73,7 +76,8 @@ func (e *Env) watch(scene, upstream, sink string) error {
 	}
 	rep := e.Report
 	for _, way := range []string{scraped, audited, traced} {
-		rate, cpu := rep.Ratio(scene, way, unwatched, "ops_s"), rep.Ratio(scene, way, unwatched, "server_cpu_us_op")
+		rate, cpu := rep.Ratio(scene, way, unwatched, "ops_s"),
+			rep.Ratio(scene, way, unwatched, "server_cpu_us_op")
 		if way == traced { // it is asked for, acquire by acquire
 			rep.Limit(scene+", "+way+": pairs/s, to "+unwatched, rate)
 			rep.Limit(scene+", "+way+": the daemon's CPU a pair, to "+unwatched, cpu)
@@ -97,7 +101,8 @@ func (e *Env) watched(way, upstream, sink string) (*watched, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := os.OpenFile(filepath.Join(filepath.Dir(socket), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(filepath.Join(filepath.Dir(socket), "log"),
+		os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}

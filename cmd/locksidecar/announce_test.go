@@ -40,13 +40,14 @@ func isPage(t testing.TB, url string) {
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(b), "<h2 id=\"h-waiters\">") {
+	if err != nil || resp.StatusCode != http.StatusOK ||
+		!strings.Contains(string(b), "<h2 id=\"h-waiters\">") {
 		t.Errorf("%s: %s, %v: %s", url, resp.Status, err, b)
 	}
 }
 
-// A daemon states its page's address when it begins to serve: in a sentence at a terminal, in the field page
-// of the event "serving" elsewhere.
+// A daemon states its page's address when it begins to serve: in a sentence at a terminal, in the
+// field page of the event "serving" elsewhere.
 func TestTheAddressOfThePageIsStatedAtTheStart(t *testing.T) {
 	const sentence = "Open this page in a browser to see locks, holders and stores: "
 	addr := freeAddr(t)
@@ -72,12 +73,14 @@ func TestTheAddressOfThePageIsStatedAtTheStart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for listen, want := range map[string]string{"": "", addr: "http://" + addr + "/", ":" + port: "http://localhost:" + port + "/"} {
+	for listen, want := range map[string]string{"": "", addr: "http://" + addr + "/",
+		":" + port: "http://localhost:" + port + "/"} {
 		h.serve("--admin-listen", listen)
 		log := h.daemon.err.String()
 		line := regexp.MustCompile(`(?m)^\{.*"event":"serving".*\}$`).FindString(log)
 		var said struct{ Page *string }
-		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Page == nil || *said.Page != want || strings.Contains(log, sentence) {
+		if err := json.Unmarshal([]byte(line), &said); err != nil || said.Page == nil ||
+			*said.Page != want || strings.Contains(log, sentence) {
 			t.Errorf("--admin-listen %q: page %q, %v:\n%s", listen, want, err, log)
 		}
 		if want != "" {
@@ -90,8 +93,10 @@ func TestTheAddressOfThePageIsStatedAtTheStart(t *testing.T) {
 
 func TestPageURL(t *testing.T) {
 	for listen, want := range map[string]string{
-		"": "", "127.0.0.1:9402": "http://127.0.0.1:9402/", "[::1]:9402": "http://[::1]:9402/", "host.example:9402": "http://host.example:9402/",
-		":9402": "http://localhost:9402/", "0.0.0.0:9402": "http://localhost:9402/", "[::]:9402": "http://localhost:9402/",
+		"": "", "127.0.0.1:9402": "http://127.0.0.1:9402/", "[::1]:9402": "http://[::1]:9402/",
+		"host.example:9402": "http://host.example:9402/",
+		":9402":             "http://localhost:9402/", "0.0.0.0:9402": "http://localhost:9402/",
+		"[::]:9402": "http://localhost:9402/",
 	} {
 		if got := pageURL(listen); got != want {
 			t.Errorf("%q: %q, want %q", listen, got, want)
@@ -99,8 +104,8 @@ func TestPageURL(t *testing.T) {
 	}
 }
 
-// `systemctl reload` sends the signal that makes the daemon read its configuration again, and no text says
-// anything else. A takeover, which loses ZooKeeper's locks, has another command.
+// `systemctl reload` sends the signal that makes the daemon read its configuration again, and no
+// text says anything else. A takeover, which loses ZooKeeper's locks, has another command.
 func TestTextsAgreeWithTheUnitOnReloads(t *testing.T) {
 	unit := slurp(t, "deploy/systemd/locksidecar.service")
 	found := regexp.MustCompile(`(?m)^ExecReload=/bin/kill -([A-Z0-9]+) \$MAINPID$`).FindAllStringSubmatch(unit, -1)
@@ -116,7 +121,8 @@ func TestTextsAgreeWithTheUnitOnReloads(t *testing.T) {
 	}
 	guide := slurp(t, "docs/operate/install.md")
 	line := func(what string) string {
-		return regexp.MustCompile(`(?m)^(systemctl .*\S) +# after a change of the ` + what).FindString(guide)
+		return regexp.MustCompile(`(?m)^(systemctl .*\S) +# after a change of the ` +
+			what).FindString(guide)
 	}
 	if s := line("configuration"); !strings.HasPrefix(s, "systemctl reload locksidecar ") {
 		t.Errorf("docs/operate/install.md, a change of the configuration: %q", s)

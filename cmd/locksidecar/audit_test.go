@@ -55,7 +55,8 @@ func TestTheAuditHasEveryLockAndSession(t *testing.T) {
 	for _, l := range got {
 		names = append(names, l.Event)
 	}
-	want := []string{"session_begin", "acquired", "session_begin", "refused", "session_end", "released", "session_end"}
+	want := []string{"session_begin", "acquired", "session_begin", "refused", "session_end",
+		"released", "session_end"}
 	if len(got) != len(want) {
 		t.Fatalf("%v, want %v\n%s", names, want, h.daemon.err)
 	}
@@ -65,7 +66,8 @@ func TestTheAuditHasEveryLockAndSession(t *testing.T) {
 		t.Errorf("%+v", a)
 	}
 	i = slices.IndexFunc(got, func(l line) bool { return l.Event == "released" })
-	if r := got[i]; r.Fence != a.Fence || r.Session != a.Session || r.Cause != "release" || r.HoldMS == nil || *r.HoldMS <= 0 {
+	if r := got[i]; r.Fence != a.Fence || r.Session != a.Session || r.Cause != "release" ||
+		r.HoldMS == nil || *r.HoldMS <= 0 {
 		t.Errorf("%+v", r)
 	}
 	i = slices.IndexFunc(got, func(l line) bool { return l.Event == "refused" })
@@ -92,7 +94,9 @@ func TestTheAuditFollowsTheFileAndHidesKeys(t *testing.T) {
 		n := strings.Count(h.daemon.err.String(), `"reloaded"`)
 		write(text)
 		h.daemon.signal(syscall.SIGHUP)
-		eventually(t, "it is reloaded", func() bool { return strings.Count(h.daemon.err.String(), `"reloaded"`) > n })
+		eventually(t, "it is reloaded", func() bool {
+			return strings.Count(h.daemon.err.String(), `"reloaded"`) > n
+		})
 	}
 	take("silent")
 	reload("log: {audit: true, keys: hashed}\n")
@@ -105,7 +109,8 @@ func TestTheAuditFollowsTheFileAndHidesKeys(t *testing.T) {
 	if len(got) != 1 || len(got[0].Key) != 16 {
 		t.Errorf("%+v", got)
 	}
-	if text := h.daemon.err.String(); strings.Contains(text, "a-secret-name") || strings.Contains(text, "silent") {
+	if text := h.daemon.err.String(); strings.Contains(text, "a-secret-name") ||
+		strings.Contains(text, "silent") {
 		t.Errorf("%s", text)
 	}
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The program accepts every configuration that a document shows. It also accepts the example file with the
-// examples of its sections uncommented.
+// The program accepts every configuration that a document shows. It also accepts the example file
+// with the examples of its sections uncommented.
 func TestConfigurationsInDocumentsAreAccepted(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 	field := regexp.MustCompile(`(?m)^(upstream|namespaces|stores|socket|ttl|limits|log|classes|admin_listen):`)
 	found := 0
-	for _, page := range append(documents(t, "docs/*.md"), append(documents(t, "docs/*/*.md"), "README.md")...) {
+	for _, page := range append(documents(t, "docs/*.md"),
+		append(documents(t, "docs/*/*.md"), "README.md")...) {
 		b, err := os.ReadFile(fromRoot(page))
 		if err != nil {
 			t.Fatal(err)

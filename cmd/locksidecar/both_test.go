@@ -28,8 +28,9 @@ func (h *host) stored() (rows []string) {
 	return rows
 }
 
-// While keys move between two stores, this daemon has each store open more than once. A lock is listed
-// once in each store that it is in, under that store's name, whether this host holds it or another one.
+// While keys move between two stores, this daemon has each store open more than once. A lock is
+// listed once in each store that it is in, under that store's name, whether this host holds it or
+// another one.
 func TestLocksInTwoStoresAreListedOnceInEach(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "upstream: '" + testserver.StartRedis(t).URL() + "'\n" +
@@ -65,7 +66,8 @@ func TestReloadsThatMoveNoKeys(t *testing.T) {
 	here, there := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL()
 	text := func(upstream string) string { return "upstream: '" + upstream + "'\n" }
 	pair := func(store, both string) string {
-		return text(here) + "stores:\n  r: {upstream: '" + there + "'}\nnamespaces:\n  'x:': {store: " + store + ", both: " + both + "}\n"
+		return text(here) + "stores:\n  r: {upstream: '" + there + "'}\nnamespaces:\n  'x:': {store: " +
+			store + ", both: " + both + "}\n"
 	}
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(text(here)), 0o600); err != nil {
@@ -77,7 +79,8 @@ func TestReloadsThatMoveNoKeys(t *testing.T) {
 		moved      bool
 	}{
 		{"other time limits", text(here + "?timeout=3s"), false},
-		{"another name", "stores:\n  r: {upstream: '" + here + "'}\nnamespaces:\n  '': {store: r}\n", false},
+		{"another name", "stores:\n  r: {upstream: '" + here + "'}\nnamespaces:\n  '': {store: r}\n",
+			false},
 		{"its first name, and its database", text(here + "/0"), false},
 		{"other names of keys", text(here + "?prefix=l:"), true},
 		{"back", text(here), true},
@@ -87,7 +90,8 @@ func TestReloadsThatMoveNoKeys(t *testing.T) {
 	} {
 		before := len(h.daemon.err.String())
 		h.reloads(file, c.yaml, "reloaded")
-		if moved := strings.Contains(h.daemon.err.String()[before:], `"event":"store_changed"`); moved != c.moved {
+		if moved := strings.Contains(h.daemon.err.String()[before:],
+			`"event":"store_changed"`); moved != c.moved {
 			t.Errorf("%s: said to move keys: %v", c.name, moved)
 		}
 	}

@@ -29,7 +29,8 @@ func configured(t *testing.T, yaml string) (*proposal, error) {
 	return (&Main{Env: env}).load(file, fs)
 }
 
-// A configuration is checked by its plans before any store is opened. The plans and the stores must agree.
+// A configuration is checked by its plans before any store is opened. The plans and the stores must
+// agree.
 func TestPlansAndStoresHaveTheSameAbilities(t *testing.T) {
 	nowhere := "127.0.0.1:1"
 	for _, scheme := range config.Schemes() {
@@ -81,7 +82,8 @@ func TestConfigurationsThatNoDaemonServes(t *testing.T) {
 			"namespaces:\n  'x:': {store: r, both: s}\n  'y:': {store: r+s}\n": "namespaces.y:: r+s is the name of a store, and of two",
 	} {
 		_, err := configured(t, yaml)
-		if e, ok := err.(*exitError); !ok || e.code != exitUsage || !strings.HasPrefix(err.Error(), want) {
+		if e, ok := err.(*exitError); !ok || e.code != exitUsage ||
+			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s\nis %v, want %s…", yaml, err, want)
 		}
 	}

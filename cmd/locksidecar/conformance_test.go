@@ -21,7 +21,9 @@ func conform(t *testing.T, args ...string) (code int, out, errs string) {
 		defer f.Close()
 		files[i] = f
 	}
-	m := &Main{Args: append([]string{"conformance"}, args...), Env: func(string) (string, bool) { return "", false },
+	m := &Main{Args: append([]string{"conformance"}, args...), Env: func(string) (string, bool) {
+		return "", false
+	},
 		Stdin: os.Stdin, Stdout: files[0], Stderr: files[1]}
 	code = m.Run(t.Context())
 	o, _ := os.ReadFile(files[0].Name())
@@ -42,9 +44,12 @@ func TestConformanceCommand(t *testing.T) {
 		{[]string{"--client", "/no/such/program"}, exitUsage, "", "the client program"},
 		{[]string{"--only", "nothing", "--client", "sh"}, exitUsage, "", `no scenario "nothing"`},
 		{[]string{"--timeout", "-1s", "--client", "sh"}, exitUsage, "", "--timeout has to be positive"},
-		{[]string{"--only", "shared", "--only", "renew", "--client", "sh", "--", "-c", able}, 0, "0 passed, 0 failed, 2 skipped", ""},
-		{[]string{"--only", "hello", "--client", "sh", "--", "-c", unruly}, exitFailed, "FAIL  hello", ""},
-		{[]string{"--only", "hello", "--only", "shared", "--client", "sh", "--", "-c", unruly}, exitFailed, `| < nonsense`, ""},
+		{[]string{"--only", "shared", "--only", "renew", "--client", "sh", "--", "-c", able}, 0,
+			"0 passed, 0 failed, 2 skipped", ""},
+		{[]string{"--only", "hello", "--client", "sh", "--", "-c", unruly}, exitFailed,
+			"FAIL  hello", ""},
+		{[]string{"--only", "hello", "--only", "shared", "--client", "sh", "--", "-c", unruly},
+			exitFailed, `| < nonsense`, ""},
 	} {
 		code, out, errs := conform(t, c.args...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.stder) {
@@ -54,7 +59,8 @@ func TestConformanceCommand(t *testing.T) {
 }
 
 func TestConformanceJSON(t *testing.T) {
-	_, out, _ := conform(t, "--json", "--only", "shared", "--only", "hello", "--client", "sh", "--", "-c", `echo '{"event":"ready","client":"sh 1"}'; exit`)
+	_, out, _ := conform(t, "--json", "--only", "shared", "--only", "hello", "--client", "sh", "--",
+		"-c", `echo '{"event":"ready","client":"sh 1"}'; exit`)
 	var got []string
 	for line := range strings.Lines(out) {
 		var r struct{ Name, Section, Outcome, Client string }

@@ -111,7 +111,8 @@ func (d *doctor) configuration(file string) {
 		return
 	}
 	if _, err := d.m.load(file, pflag.NewFlagSet("", pflag.ContinueOnError)); err != nil {
-		d.fail(check, "correct the lines at fault; 'locksidecar config check' shows the result", "%v", err)
+		d.fail(check, "correct the lines at fault; 'locksidecar config check' shows the result", "%v",
+			err)
 		return
 	}
 	d.ok(check, "well-formed")
@@ -130,9 +131,11 @@ func (d *doctor) path() {
 	case err != nil:
 		d.fail(check, "", "%v", err)
 	case info.Mode()&fs.ModeSocket == 0:
-		d.fail(check, "name the daemon's socket with --socket or LOCKSIDECAR_SOCKET", "%s is not a socket", d.socket)
+		d.fail(check, "name the daemon's socket with --socket or LOCKSIDECAR_SOCKET",
+			"%s is not a socket", d.socket)
 	case isAdminSocket(d.socket):
-		d.fail(check, "name the socket for locks, without "+filepath.Ext(d.socket), "%s is the admin socket", d.socket)
+		d.fail(check, "name the socket for locks, without "+filepath.Ext(d.socket),
+			"%s is the admin socket", d.socket)
 	case syscall.Access(d.socket, writable) != nil:
 		d.fail(check, groupAdvice(info), "%s has mode %04o, and this user (uid %d) may not connect",
 			d.socket, info.Mode().Perm(), os.Geteuid())
@@ -181,11 +184,13 @@ func (d *doctor) stores(ctx context.Context, s *status) {
 	ready, why, err := a.ready(ctx)
 	switch {
 	case err == nil && !ready:
-		d.fail(check, "restore the store, or the path to it; events store_down in the log have the error", "%s", why)
+		d.fail(check, "restore the store, or the path to it; events store_down in the log have the error",
+			"%s", why)
 	case !s.Ready && errors.Is(s.err, fs.ErrPermission):
 		d.warn(check, "run doctor as a user who may lock keys", "not checked: %s", s.Error)
 	case !s.Ready:
-		d.fail(check, "restore the store, or the path to it; events store_down in the log have the error", "%s", s.Error)
+		d.fail(check, "restore the store, or the path to it; events store_down in the log have the error",
+			"%s", s.Error)
 	case err != nil:
 		d.ok(check, "the store of most keys answers; other stores are not checked, because the admin socket cannot be opened")
 	default:

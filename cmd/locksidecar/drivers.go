@@ -46,7 +46,8 @@ const plainLockers = "a plain SET … NX PX on it excludes us, and we it"
 
 // opener returns the function that opens a store of a driver whose fence bases follow the
 // server's clock. The arguments are the driver's configuration, its functions and its options.
-func opener[C, O any, S upstream.Store](p *plan, cfg C, open func(context.Context, C, ...O) (S, error),
+func opener[C, O any, S upstream.Store](p *plan, cfg C,
+	open func(context.Context, C, ...O) (S, error),
 	openLazy func(C, ...O) (S, error), withLogger func(*zap.Logger) O,
 	withFences func(*upstream.FenceClock) O, withInstance func(string) O,
 ) func(context.Context, opening) (upstream.Store, error) {
@@ -174,7 +175,8 @@ func planPostgres(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, cfg.URL.Hosts, cfg.Database, cfg.Schema, cfg.Table, cfg.Prefix)
 	p.can = abilities{500 * time.Millisecond, true, true}
-	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
+	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts",
+		"all hosts that use this table and prefix"
 	p.there = func(key string) string {
 		return "the row " + cfg.Prefix + key + " of " + cfg.Schema + "." + cfg.Table
 	}

@@ -47,8 +47,8 @@ func proposed(t *testing.T, yaml string) *proposal {
 	return p
 }
 
-// A store that does not answer delays a start or a reload once, and not once for each namespace; if it could not be
-// opened, not once more.
+// A store that does not answer delays a start or a reload once, and not once for each namespace; if
+// it could not be opened, not once more.
 func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	p := proposed(t, "namespaces:\n  'a:': {}\n  'b:': {}\n  'c:': {fence_epoch: 7}\n")
 	f, st := newFleet(zap.NewNop()), &silentStore{}
@@ -78,7 +78,10 @@ type notedStore struct {
 	text    []byte
 }
 
-func (s *notedStore) Info() upstream.Info             { return upstream.Info{Name: "noted", Rebase: s.rebase} }
+func (s *notedStore) Info() upstream.Info {
+	return upstream.Info{Name: "noted",
+		Rebase: s.rebase}
+}
 func (*notedStore) Hints() <-chan upstream.Hint       { return nil }
 func (*notedStore) Sessions() <-chan upstream.Session { return nil }
 func (*notedStore) Close() error                      { return nil }
@@ -98,8 +101,8 @@ func (s *notedStore) SetNote(_ context.Context, text []byte, _ int64) (bool, err
 	return true, nil
 }
 
-// A configuration that is refused changes nothing in the stores: what hosts with two stores agree on is written when
-// nothing else can fail.
+// A configuration that is refused changes nothing in the stores: what hosts with two stores agree
+// on is written when nothing else can fail.
 func TestARefusedConfigurationWritesNothingIntoAStore(t *testing.T) {
 	p := proposed(t, "upstream: redis://127.0.0.1:1\nstores:\n  n: {upstream: 'etcd://127.0.0.1:1'}\n  o: {upstream: 'etcd://127.0.0.1:2'}\n"+
 		"namespaces:\n  'a:': {both: n}\n  'b:': {both: o}\n")

@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// FuzzStoreURL: whatever stands there as a store's URL, with a password in it or beside it, it is read
-// or refused, and what people see of it has no password.
+// FuzzStoreURL: whatever stands there as a store's URL, with a password in it or beside it, it is
+// read or refused, and what people see of it has no password.
 func FuzzStoreURL(f *testing.F) {
 	for _, scheme := range upstreams() {
 		f.Add(scheme+"//user:", "@host1,host2:7,[::1]/3?prefix=p&timeout=2s")
@@ -22,10 +22,13 @@ func FuzzStoreURL(f *testing.F) {
 	const secret = "hunter2-sesame"
 	f.Fuzz(func(t *testing.T, front, back string) {
 		// Where a URL has a password it is behind the user, and up to the last @ before a slash.
-		in := strings.HasSuffix(front, ":") && strings.Count(front, ":") == 2 && strings.Contains(front, "://") && strings.HasPrefix(back, "@") &&
-			!strings.ContainsAny(strings.SplitN(front, "://", 2)[1], "/?#@") && !strings.Contains(back[1:], "@")
+		in := strings.HasSuffix(front, ":") && strings.Count(front, ":") == 2 &&
+			strings.Contains(front, "://") && strings.HasPrefix(back, "@") &&
+			!strings.ContainsAny(strings.SplitN(front, "://", 2)[1], "/?#@") &&
+			!strings.Contains(back[1:], "@")
 		c := config.Default(func(string) (string, bool) { return "", false })
-		for _, s := range []config.StoreSettings{{Upstream: front + secret + back}, {Upstream: front + back, Password: secret, Username: "user"}} {
+		for _, s := range []config.StoreSettings{{Upstream: front + secret + back},
+			{Upstream: front + back, Password: secret, Username: "user"}} {
 			if s.Password == "" && !in {
 				continue
 			}

@@ -102,7 +102,8 @@ func (m *manager) drop(name string) {
 	delete(m.kept, name)
 }
 
-// start starts the daemon with all that is kept, in any order, and with a socket of its own if that is not nil.
+// start starts the daemon with all that is kept, in any order, and with a socket of its own if that
+// is not nil.
 func (m *manager) start(h *host, socket *os.File) *proc {
 	m.mu.Lock() // so that none is closed before it has been passed on
 	defer m.mu.Unlock()
@@ -115,7 +116,8 @@ func (m *manager) start(h *host, socket *os.File) *proc {
 		names, files = append(names, "socket"), append(files, socket)
 	}
 	return launchWith(m.t, h.dir, h.env, files, "sh", "-c", fmt.Sprintf(
-		"LISTEN_FDS=%d LISTEN_FDNAMES=%s LISTEN_PID=$$ exec locksidecar serve --keep-over-restart", len(files), strings.Join(names, ":")))
+		"LISTEN_FDS=%d LISTEN_FDNAMES=%s LISTEN_PID=$$ exec locksidecar serve --keep-over-restart",
+		len(files), strings.Join(names, ":")))
 }
 
 // A restart by a manager that keeps descriptors: nobody notices. What is not whole, or was taken
@@ -159,7 +161,8 @@ func TestKeptOverARestart(t *testing.T) {
 }
 
 // keeping is a host whose manager keeps descriptors, with a daemon that has this configuration.
-func keeping(t *testing.T, yaml string, socket func(*host) *os.File) (h *host, m *manager, f *os.File) {
+func keeping(t *testing.T, yaml string, socket func(*host) *os.File) (h *host,
+	m *manager, f *os.File) {
 	t.Helper()
 	h = bareHost(t)
 	ear := filepath.Join(h.dir, "n")
@@ -194,9 +197,9 @@ func (m *manager) restarts(h *host, socket *os.File) {
 	eventually(m.t, "the manager has nothing any more", func() bool { return m.has() == 0 })
 }
 
-// The configuration file is edited, and the daemon is restarted without a reload. The next one serves. Whatever is
-// at stores that are the same goes on. The locks at the others are lost, and their keys are free at the present
-// store once nobody can believe in them.
+// The configuration file is edited, and the daemon is restarted without a reload. The next one
+// serves. Whatever is at stores that are the same goes on. The locks at the others are lost, and
+// their keys are free at the present store once nobody can believe in them.
 func TestKeptOverARestartWithOtherStores(t *testing.T) {
 	redis := func() string { return testserver.StartRedis(t).URL() + "?prefix=PREFIX" }
 	a, b, c := redis(), redis(), redis()
@@ -228,7 +231,8 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 			own := strings.NewReplacer("PREFIX", fmt.Sprint(n, ":"))
 			h, m, _ := keeping(t, own.Replace(k.was), nil)
 			lock := func(key string, flags ...string) *proc {
-				return h.run(append(append([]string{"lock"}, flags...), key, "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")...)
+				return h.run(append(append([]string{"lock"}, flags...), key, "--", "sh", "-c",
+					"echo $LOCKSIDECAR_FENCE; read x; exit 0")...)
 			}
 			p := lock(k.stays, "--ttl", "30s")
 			f1 := p.number()
@@ -241,8 +245,10 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 			}
 			h.configure(own.Replace(k.is))
 			m.restarts(h, nil)
-			if log := h.daemon.err.String(); strings.Contains(log, `"event":"parked_without"`) != (k.gone != "") ||
-				k.gone != "" && !strings.Contains(log, `"store":"`+k.gone+`"`) || !strings.Contains(log, `"event":"took_over"`) {
+			if log := h.daemon.err.String(); strings.Contains(log,
+				`"event":"parked_without"`) != (k.gone != "") ||
+				k.gone != "" && !strings.Contains(log, `"store":"`+k.gone+`"`) ||
+				!strings.Contains(log, `"event":"took_over"`) {
 				t.Errorf("the log:\n%s", log)
 			}
 			if k.goes != "" {
@@ -265,8 +271,8 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 	}
 }
 
-// restartsWithout has a program hold a lock, ends the daemon, and then a store by kill. The next process serves, and the
-// program still holds the lock.
+// restartsWithout has a program hold a lock, ends the daemon, and then a store by kill. The next
+// process serves, and the program still holds the lock.
 func (h *host) restartsWithout(m *manager, kill func()) *proc {
 	h.t.Helper()
 	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
@@ -277,7 +283,8 @@ func (h *host) restartsWithout(m *manager, kill func()) *proc {
 	h.daemon = m.start(h, nil)
 	eventually(h.t, "it serves", func() bool {
 		log := h.daemon.err.String()
-		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"took_over"`)
+		return strings.Contains(log, `"event":"store_down"`) &&
+			strings.Contains(log, `"event":"took_over"`)
 	})
 	if n, _ := h.holders(); n != 1 {
 		h.t.Errorf("%d holders", n)
@@ -285,7 +292,8 @@ func (h *host) restartsWithout(m *manager, kill func()) *proc {
 	return p
 }
 
-// The only store is down when the next process starts. It serves all the same, and the locks continue.
+// The only store is down when the next process starts. It serves all the same, and the locks
+// continue.
 func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	redis := testserver.StartRedis(t)
 	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\n", nil)
@@ -295,15 +303,18 @@ func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	p.ends(79)
 }
 
-// All keys are in two stores, and the new one is down when the next process starts. It serves all the same, the locks
-// continue, and all of them can be taken once that store is up again.
+// All keys are in two stores, and the new one is down when the next process starts. It serves all
+// the same, the locks continue, and all of them can be taken once that store is up again.
 func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	t.Parallel()
 	redis, etcd := testserver.StartRedis(t), testserver.StartEtcd(t)
-	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\nstores: {n: {upstream: 'etcd://"+etcd.Addr()+"?ttl=5m'}}\nnamespaces: {'': {both: n}}\n", nil)
+	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\nstores: {n: {upstream: 'etcd://"+etcd.Addr()+
+		"?ttl=5m'}}\nnamespaces: {'': {both: n}}\n", nil)
 	p := h.restartsWithout(m, etcd.Kill)
 	etcd.Start()
-	eventually(t, "the store is up", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"store_up"`) })
+	eventually(t, "the store is up", func() bool {
+		return strings.Contains(h.daemon.err.String(), `"event":"store_up"`)
+	})
 	p.letGo()
 	p.ends(0)
 	h.run("lock", "-w", "30s", "k", "--", "true").ends(0)
@@ -344,7 +355,8 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			h, m, socket := keeping(t, fmt.Sprintf("ttl: 2s\nupstream: '%s'\n", strings.ReplaceAll(k.upstream, "PREFIX", fmt.Sprint(n, ":"))), k.socket)
+			h, m, socket := keeping(t, fmt.Sprintf("ttl: 2s\nupstream: '%s'\n",
+				strings.ReplaceAll(k.upstream, "PREFIX", fmt.Sprint(n, ":"))), k.socket)
 			p := h.lock(nil, "echo up; read x; exit 0")
 			p.line()
 			h.daemon.signal(syscall.SIGTERM)
@@ -352,7 +364,8 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 			k.damage(t, h, m)
 			h.daemon = m.start(h, socket)
 			h.ready()
-			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"parked_unusable"`) || strings.Contains(log, `"event":"took_over"`) {
+			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"parked_unusable"`) ||
+				strings.Contains(log, `"event":"took_over"`) {
 				t.Errorf("the log:\n%s", log)
 			}
 			p.ends(79)

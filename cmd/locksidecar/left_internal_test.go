@@ -15,8 +15,9 @@ type closing struct {
 
 func (c *closing) Close() error { c.n++; return nil }
 
-// A reload drops a store, a second one brings it back before it is closed, and a third one drops it again.
-// Then the daemon leaves it twice. (Close can take that long: it waits up to 5 s for each request in flight.)
+// A reload drops a store, a second one brings it back before it is closed, and a third one drops it
+// again. Then the daemon leaves it twice. (Close can take that long: it waits up to 5 s for each
+// request in flight.)
 func TestAStoreIsLeftTwice(t *testing.T) {
 	f := newFleet(zap.NewNop())
 	st := &closing{}

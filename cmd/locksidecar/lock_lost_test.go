@@ -39,7 +39,8 @@ func TestLostWithTheDaemon(t *testing.T) {
 func TestLostOneOfSeveralInTheStore(t *testing.T) {
 	r := testserver.StartRedis(t)
 	h := newHost(t, "--upstream", r.URL())
-	p := h.lock([]string{"--ttl", "1s", "a", "b"}, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p := h.lock([]string{"--ttl", "1s", "a", "b"},
+		"trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
 	p.line()
 	if n := r.Do("DEL", "lock:b"); n != int64(1) {
 		t.Fatalf("deleted %v keys", n)
@@ -115,7 +116,8 @@ func TestLostToAnEndingDaemon(t *testing.T) {
 	}
 	p.ends(79)
 	h.daemon.ends(0)
-	if s := p.err.String(); !strings.Contains(s, "the daemon is going away; the lock k ends in 300ms") {
+	if s := p.err.String(); !strings.Contains(s,
+		"the daemon is going away; the lock k ends in 300ms") {
 		t.Errorf("said %q", s)
 	}
 }
@@ -268,7 +270,8 @@ func TestNoStore(t *testing.T) {
 	}
 	s := h.run("status")
 	s.ends(69)
-	if out := s.rest(); !strings.Contains(out, "does not answer") || !strings.Contains(out, "running, version") {
+	if out := s.rest(); !strings.Contains(out, "does not answer") ||
+		!strings.Contains(out, "running, version") {
 		t.Errorf("status is\n%s", out)
 	}
 }

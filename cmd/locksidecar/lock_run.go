@@ -181,8 +181,8 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 	return e
 }
 
-// refusedKey returns the key that was refused, or all keys if that is unknown. left is the time until
-// its lease ends, or -1 if that is unknown.
+// refusedKey returns the key that was refused, or all keys if that is unknown. left is the time
+// until its lease ends, or -1 if that is unknown.
 func (j *job) refusedKey(err error) (name string, left time.Duration) {
 	name = j.name()
 	var refused *client.Error

@@ -12,7 +12,8 @@ func TestASignalEndsTheWait(t *testing.T) {
 	h := newHost(t)
 	holder := h.lock(nil, "echo up; read x")
 	holder.line()
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP,
+		syscall.SIGQUIT} {
 		p := h.lock(nil, "echo ran")
 		h.waitFor(1, 1)
 		p.signal(sig)
@@ -76,11 +77,12 @@ func TestSignalsAreForwarded(t *testing.T) {
 	}
 }
 
-var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
+var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT,
+	"HUP":  syscall.SIGHUP,
 	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
 
-// SIGUSR2 makes a daemon start its successor. If it is sent to every process with the program's name, it ends
-// no job, whether the job runs or still waits for its lock.
+// SIGUSR2 makes a daemon start its successor. If it is sent to every process with the program's
+// name, it ends no job, whether the job runs or still waits for its lock.
 func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "echo up; read x; exit 0")
@@ -98,7 +100,8 @@ func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
 // A command that dies of the signal gives 128 + n.
 func TestTheCodeOfACommandThatDiesOfASignal(t *testing.T) {
 	h := newHost(t)
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP,
+		syscall.SIGUSR1} {
 		p := h.lock(nil, "echo up; exec sleep 1000")
 		p.line()
 		p.signal(sig)

@@ -138,7 +138,8 @@ func TestTheTerminalComesBack(t *testing.T) {
 
 func TestInterruptFromTheKeyboard(t *testing.T) {
 	h := newHost(t)
-	s := h.at("locksidecar", "lock", "k", "--", "sh", "-c", `trap 'echo caught; exit 7' INT; echo up; while :; do sleep 0.01; done`)
+	s := h.at("locksidecar", "lock", "k", "--", "sh", "-c",
+		`trap 'echo caught; exit 7' INT; echo up; while :; do sleep 0.01; done`)
 	s.expect("up")
 	s.send(ctrlC)
 	s.expect("caught")

@@ -119,7 +119,8 @@ func launchWith(t testing.TB, dir string, env []string, files []*os.File, args .
 	}
 	outW.Close()
 	errFile.Close()
-	p := &proc{t: t, cmd: cmd, in: in, out: bufio.NewReader(outR), pipe: outR, err: &outBuffer{errFile.Name()}, done: make(chan struct{})}
+	p := &proc{t: t, cmd: cmd, in: in, out: bufio.NewReader(outR), pipe: outR,
+		err: &outBuffer{errFile.Name()}, done: make(chan struct{})}
 	go func() { cmd.Wait(); close(p.done) }()
 	t.Cleanup(func() {
 		p.cmd.Process.Kill()
@@ -266,8 +267,8 @@ func (h *host) ready() {
 	})
 }
 
-// answers reports whether the daemon at socket and its store are ready, as the command health does. It starts no
-// process: most of the tests' processes would be such.
+// answers reports whether the daemon at socket and its store are ready, as the command health does.
+// It starts no process: most of the tests' processes would be such.
 func answers(ctx context.Context, socket string) bool { return look(ctx, socket, "test").Ready }
 
 // run starts the program with args.

@@ -12,12 +12,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A lock that was taken before its key was in two stores: status, the metric and the log of each reload say
-// so until it is released.
+// A lock that was taken before its key was in two stores: status, the metric and the log of each
+// reload say so until it is released.
 func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
-	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n"
+	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: '" +
+		testserver.StartRedis(t).URL() + "'}\n"
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'm:': {store: a}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'm:': {store: a}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	h := newHost(t, "--config", file)
@@ -35,7 +37,8 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	says(none, `"moved": []`)
 	before := h.run("lock", "m:before", "--", "sh", "-c", "echo up; read x; exit 0")
 	before.line()
-	h.reloads(file, stores+"namespaces:\n  'm:': {store: a, both: b}\n", "reloaded", `"event":"locks_stay"`, `"locks":1`)
+	h.reloads(file, stores+"namespaces:\n  'm:': {store: a, both: b}\n", "reloaded",
+		`"event":"locks_stay"`, `"locks":1`)
 	after := h.run("lock", "m:after", "--", "sh", "-c", "echo up; read x; exit 0")
 	after.line()
 	says("1 still at store a (leaving), which their keys have left", `"locks": 1`)
@@ -47,11 +50,13 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	}
 	metrics, err := io.ReadAll(r.Body)
 	r.Body.Close()
-	if err != nil || !strings.Contains(string(metrics), `locksidecar_moved_leases{store="a (leaving)"} 1`) {
+	if err != nil || !strings.Contains(string(metrics),
+		`locksidecar_moved_leases{store="a (leaving)"} 1`) {
 		t.Errorf("the metric is missing: %v\n%s", err, metrics)
 	}
 	const alone = "namespaces:\n  'm:': {store: b}\n"
-	h.reloads(file, stores+alone, "reload_refused", "1 locks are held in store a alone, the first of them m:before")
+	h.reloads(file, stores+alone, "reload_refused",
+		"1 locks are held in store a alone, the first of them m:before")
 	before.letGo()
 	before.ends(0)
 	eventually(t, "no lock is left", func() bool {
@@ -68,7 +73,8 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	h.reloads(file, stores+"namespaces:\n  'm:': {store: a}\n", "reloaded", `"event":"store_changed"`)
 	exposed := h.run("lock", "m:exposed", "--", "sh", "-c", "echo up; read x; exit 0")
 	exposed.line()
-	h.reloads(file, stores+alone, "reloaded", `"event":"store_changed"`, `"event":"locks_exposed"`, `"locks":1`)
+	h.reloads(file, stores+alone, "reloaded", `"event":"store_changed"`,
+		`"event":"locks_exposed"`, `"locks":1`)
 	exposed.letGo()
 	exposed.ends(0)
 	after.letGo()
@@ -77,11 +83,13 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// Two hosts move keys to etcd in four rollouts, one after the other. A step that is left out, or that has
-// another fence_epoch, is refused.
+// Two hosts move keys to etcd in four rollouts, one after the other. A step that is left out, or
+// that has another fence_epoch, is refused.
 func TestAMoveToEtcd(t *testing.T) {
-	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
-	stage := []string{"store: a", "store: a, both: b", "store: a, both: b, fence_epoch: 4000000000000000", "store: b, fence_epoch: 4000000000000000"}
+	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() +
+		"'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
+	stage := []string{"store: a", "store: a, both: b",
+		"store: a, both: b, fence_epoch: 4000000000000000", "store: b, fence_epoch: 4000000000000000"}
 	yaml := func(fields string) string {
 		return stores + "namespaces:\n  '': {store: b}\n  'm:': {" + fields + "}\n"
 	}
@@ -108,7 +116,8 @@ func TestAMoveToEtcd(t *testing.T) {
 	hosts[0].reloads(files[0], yaml(stage[2]), "reloaded")
 	early := hosts[0].run("lock", "-n", "m:k", "--", "true")
 	early.ends(69)
-	if msg := early.err.String(); !strings.Contains(msg, "no host has used both stores without fence_epoch") {
+	if msg := early.err.String(); !strings.Contains(msg,
+		"no host has used both stores without fence_epoch") {
 		t.Errorf("the refusal of a step that was left out: %s", msg)
 	}
 	for _, to := range stage[1:] {
@@ -119,22 +128,26 @@ func TestAMoveToEtcd(t *testing.T) {
 			}
 		}
 		if to == stage[1] {
-			hosts[0].reloads(files[0], yaml(stage[3]), "reload_refused", "the old store decides their fences")
+			hosts[0].reloads(files[0], yaml(stage[3]), "reload_refused",
+				"the old store decides their fences")
 		}
 	}
-	hosts[1].reloads(files[1], yaml("store: b, fence_epoch: 3000000000000000"), "reload_refused", "fence_epoch is 3000000000000000 here, and 4000000000000000 on hosts")
+	hosts[1].reloads(files[1], yaml("store: b, fence_epoch: 3000000000000000"), "reload_refused",
+		"fence_epoch is 3000000000000000 here, and 4000000000000000 on hosts")
 	for _, h := range hosts {
 		h.daemon.signal(syscall.SIGTERM)
 		h.daemon.ends(0)
 	}
 }
 
-// Keys have moved to etcd, and the Redis that they were in is switched off too early: one host still has a lock in
-// both stores. The lock is released in etcd all the same, so that other hosts get it, and then it is forgotten.
+// Keys have moved to etcd, and the Redis that they were in is switched off too early: one host
+// still has a lock in both stores. The lock is released in etcd all the same, so that other hosts
+// get it, and then it is forgotten.
 func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
 	t.Parallel()
 	old := testserver.StartRedis(t)
-	stores := "stores:\n  a: {upstream: '" + old.URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
+	stores := "stores:\n  a: {upstream: '" + old.URL() + "'}\n  b: {upstream: 'etcd://" +
+		testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
 	yaml := func(fields string) string {
 		return stores + "namespaces:\n  '': {store: b}\n  'm:': {ttl: " + lease + ", " + fields + "}\n"
 	}
@@ -175,7 +188,8 @@ func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
 
 // A takeover between the rollouts of a move: the lock stays held, and fences go on rising.
 func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
-	yaml := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient +
+	yaml := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() +
+		"'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient +
 		"'}\nnamespaces:\n  '': {ttl: " + lease + ", store: a, both: b"
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(yaml+"}\n"), 0o600); err != nil {
@@ -204,17 +218,19 @@ func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// The counter of a Redis is lost, as by a failover, and a reload opens the Redis anew: alone, with other time limits,
-// or with both. The daemon has seen a larger fence, so its fences go on rising.
+// The counter of a Redis is lost, as by a failover, and a reload opens the Redis anew: alone, with
+// other time limits, or with both. The daemon has seen a larger fence, so its fences go on rising.
 func TestFencesRiseIfAReloadMeetsAStoreThatHasLostItsCounter(t *testing.T) {
 	server := testserver.StartRedis(t)
 	url, etcd := server.URL(), testserver.StartEtcd(t).Addr()
 	yaml := func(fields, query string) string {
-		return "stores:\n  a: {upstream: '" + url + query + "'}\n  b: {upstream: 'etcd://" + etcd + "?" + patient + "'}\n" +
+		return "stores:\n  a: {upstream: '" + url + query + "'}\n  b: {upstream: 'etcd://" + etcd + "?" +
+			patient + "'}\n" +
 			"namespaces:\n  '': {store: a}\n  'm:': {store: a" + fields + "}\n"
 	}
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(yaml(", fence_epoch: 4000000000000000", "")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(yaml(", fence_epoch: 4000000000000000", "")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	h := newHost(t, "--config", file)
@@ -246,13 +262,16 @@ func TestFencesRiseIfAReloadMeetsAStoreThatHasLostItsCounter(t *testing.T) {
 
 // Keys move to another store at once. The store that they leave was ahead of the clock.
 func TestFencesRiseWhenKeysMoveAtOnce(t *testing.T) {
-	a, b, etcd := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL(), testserver.StartEtcd(t).Addr()
-	stores := "stores:\n  a: {upstream: '" + a + "'}\n  b: {upstream: '" + b + "'}\n  c: {upstream: 'etcd://" + etcd + "?" + patient + "'}\n"
+	a, b, etcd := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL(),
+		testserver.StartEtcd(t).Addr()
+	stores := "stores:\n  a: {upstream: '" + a + "'}\n  b: {upstream: '" + b +
+		"'}\n  c: {upstream: 'etcd://" + etcd + "?" + patient + "'}\n"
 	yaml := func(fields string) string {
 		return stores + "namespaces:\n  '': {store: a}\n  'm:': {" + fields + "}\n"
 	}
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(yaml("store: a, fence_epoch: 4000000000000000")), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(yaml("store: a, fence_epoch: 4000000000000000")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	h := newHost(t, "--config", file)
@@ -273,7 +292,8 @@ func TestFencesRiseWhenKeysMoveAtOnce(t *testing.T) {
 	}
 
 	// etcd decides its fences itself: they fall, and the log says which fence_epoch prevents that.
-	h.reloads(file, yaml("store: c"), "reloaded", `"event":"fences_may_fall"`, fmt.Sprintf(`"base":%d`, last>>10))
+	h.reloads(file, yaml("store: c"), "reloaded", `"event":"fences_may_fall"`,
+		fmt.Sprintf(`"base":%d`, last>>10))
 	if n := locks(); n >= last {
 		t.Errorf("fence %d at etcd after %d", n, last)
 	}

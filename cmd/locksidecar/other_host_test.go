@@ -69,8 +69,8 @@ func (h *host) htmlPage() map[string][]string {
 	return cells
 }
 
-// Every view of a host names the holder of a lock, its semaphore or its readers on another host, and for how
-// long that host has held it.
+// Every view of a host names the holder of a lock, its semaphore or its readers on another host,
+// and for how long that host has held it.
 func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 	server := testserver.StartRedis(t)
 	first := newHost(t, "--upstream", server.URL()+"?"+patient, "--host-name", "web-1")
@@ -84,7 +84,8 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 			wants = nil
 		}
 		eventually(t, "a refused try names the holder", func() bool { // once web-1 has registered
-			_, said := second.output(exitTryAgain, append(append([]string{"lock", "-n"}, wants...), "k", "--", "true")...)
+			_, said := second.output(exitTryAgain, append(append([]string{"lock", "-n"}, wants...), "k",
+				"--", "true")...)
 			return regexp.MustCompile(` held by web-1 for ` + since + `\b`).MatchString(said)
 		})
 
@@ -100,7 +101,8 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		}
 		eventually(t, "a round of top names the holder", func() bool {
 			out, _ := second.output(0, "top", "-n", "1")
-			return regexp.MustCompile(`(?m)^k .* locksidecar lock/sh .* web-1 for ` + since + ` `).MatchString(out)
+			return regexp.MustCompile(`(?m)^k .* locksidecar lock/sh .* web-1 for ` + since +
+				` `).MatchString(out)
 		})
 		behind := regexp.MustCompile(`^web-1 for .+$`)
 		eventually(t, "the page names the holder", func() bool {
@@ -115,13 +117,15 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 	// A forced unlock points to the host that has the lock, or the semaphore of its name.
 	sem := first.lock([]string{"-c", "1"}, "echo has it; read x; exit 0")
 	sem.line()
-	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.Contains(said, `nobody holds the lock "k" on this host; there is a `+
-		"semaphore of this name, and permits of it are held on another host: 'locksidecar who --semaphore k' names it\n") {
+	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.Contains(said,
+		`nobody holds the lock "k" on this host; there is a `+
+			"semaphore of this name, and permits of it are held on another host: 'locksidecar who --semaphore k' names it\n") {
 		t.Errorf("a semaphore on another host: %s", said)
 	}
 	lock := first.lock(nil, "echo has it; read x; exit 0")
 	lock.line()
-	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.HasSuffix(said, "; 'locksidecar who k' names a holder on another host\n") {
+	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.HasSuffix(said,
+		"; 'locksidecar who k' names a holder on another host\n") {
 		t.Errorf("a lock on another host: %s", said)
 	}
 	for _, p := range []*proc{sem, lock} {

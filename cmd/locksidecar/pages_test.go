@@ -21,7 +21,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	alerts := slurp(t, "deploy/prometheus/locksidecar.rules.yaml")
 	span := regexp.MustCompile("`([^`\n]+)`")
 	seen := 0
-	for _, page := range []string{"failures", "runbook", "security", "sizing", "monitoring", "configure", "upgrade"} {
+	for _, page := range []string{"failures", "runbook", "security", "sizing", "monitoring",
+		"configure", "upgrade"} {
 		page = "docs/operate/" + page + ".md"
 		text := slurp(t, page)
 		for _, name := range regexp.MustCompile(`\bLocksidecar[A-Z]\w+`).FindAllString(text, -1) {
@@ -40,7 +41,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 					t.Errorf("%s: there is no %s", page, s)
 				}
 			case strings.HasSuffix(s, "=") && !slices.Contains(adminsOwn, s):
-				if !strings.Contains(slurp(t, "deploy/systemd/locksidecar.service")+slurp(t, "deploy/systemd/locksidecar.socket"), "\n"+s) {
+				if !strings.Contains(slurp(t, "deploy/systemd/locksidecar.service")+slurp(t,
+					"deploy/systemd/locksidecar.socket"), "\n"+s) {
 					t.Errorf("%s: our units do not have %s", page, s)
 				}
 			case !slices.Contains(adminsOwn, s):
@@ -54,16 +56,22 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 }
 
 // adminsOwn has names that this test does not check: words of other programs, and examples.
-var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload", "systemd-analyze security", "CPUQuota=", "MemoryMax=",
-	"instance", "namespace", "result", "renewals", "event", "lock_many", "acquire", "-w", // labels of metrics, clients' names
+var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload",
+	"systemd-analyze security", "CPUQuota=", "MemoryMax=",
+	// labels of metrics, clients' names
+	"instance", "namespace", "result", "renewals", "event", "lock_many", "acquire", "-w",
 	"systemctl status locksidecar", "journalctl -u locksidecar",
-	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz", "go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true",
-	"http://127.0.0.1:9402/", "ssh -L 9402:127.0.0.1:9402 HOST", "kubectl port-forward", "honor_labels: true", "rule_files",
-	"classes", "log.audit: true", "OTEL_EXPORTER_OTLP_ENDPOINT", "TRACEPARENT", "--max-wait", "limits", "systemctl restart"}
+	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz",
+	"go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true",
+	"http://127.0.0.1:9402/", "ssh -L 9402:127.0.0.1:9402 HOST", "kubectl port-forward",
+	"honor_labels: true", "rule_files",
+	"classes", "log.audit: true", "OTEL_EXPORTER_OTLP_ENDPOINT", "TRACEPARENT", "--max-wait", "limits",
+	"systemctl restart"}
 
 // knownWords returns the fields, codes, events, paths and other names of the program.
 func knownWords(t *testing.T) map[string]bool {
-	known := map[string]bool{"connection": true, "silence": true} // reasons that clients find out themselves
+	// reasons that clients find out themselves
+	known := map[string]bool{"connection": true, "silence": true}
 	add := func(pattern, text string) {
 		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
 		if len(found) == 0 {
@@ -85,7 +93,8 @@ func knownWords(t *testing.T) map[string]bool {
 		known[example] = known[strings.SplitN(example, ":", 2)[0]]
 	}
 	var sources strings.Builder
-	for _, dir := range []string{"daemon", "daemon/*", "upstream/*", "cmd/locksidecar", "cmd/locksidecar/internal/config"} {
+	for _, dir := range []string{"daemon", "daemon/*", "upstream/*", "cmd/locksidecar",
+		"cmd/locksidecar/internal/config"} {
 		files, err := filepath.Glob(fromRoot(dir + "/*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", dir, err)

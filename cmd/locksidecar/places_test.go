@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A ZooKeeper that has lost its data is refused by the daemon that used it, and by a process that takes over
-// from that daemon. Its fences would fall.
+// A ZooKeeper that has lost its data is refused by the daemon that used it, and by a process that
+// takes over from that daemon. Its fences would fall.
 func TestATakeoverKeepsTheTransactionIDsOfZooKeeper(t *testing.T) {
 	t.Parallel()
 	zk := testserver.StartZooKeeper(t)
@@ -18,7 +18,8 @@ func TestATakeoverKeepsTheTransactionIDsOfZooKeeper(t *testing.T) {
 	h := newHost(t, args...)
 	c := h.client(nil)
 	for i := range 500 { // transactions, far more than a session needs
-		hold, err := c.Lock(t.Context(), client.AcquireArgs{Key: fmt.Sprint("k", i), Owner: 1, Wait: client.Forever})
+		hold, err := c.Lock(t.Context(), client.AcquireArgs{Key: fmt.Sprint("k", i), Owner: 1,
+			Wait: client.Forever})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -29,7 +30,9 @@ func TestATakeoverKeepsTheTransactionIDsOfZooKeeper(t *testing.T) {
 	zk.Kill()
 	zk.Wipe()
 	zk.Start()
-	eventually(t, "the daemon refuses the server", func() bool { return strings.Contains(h.daemon.err.String(), "lost data") })
+	eventually(t, "the daemon refuses the server", func() bool {
+		return strings.Contains(h.daemon.err.String(), "lost data")
+	})
 	successor := h.run(append([]string{"serve", "--log-format", "json", "--takeover"}, args...)...)
 	successor.ends(69)
 	if msg := successor.err.String(); !strings.Contains(msg, "lost data") {

@@ -12,8 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are restarted wait
-// for as much longer before they vote: two restarts give a lock that is held to no second holder.
+// A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are
+// restarted wait for as much longer before they vote: two restarts give a lock that is held to no
+// second holder.
 func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	t.Parallel()
 	var nodes []*testserver.Redis
@@ -23,7 +24,8 @@ func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 		nodes, addrs = append(nodes, n), append(addrs, n.Addr())
 	}
 	conf := func(ttl string) string {
-		return "stores:\n  r: {upstream: 'redlock://" + strings.Join(addrs, ",") + "'}\nttl: " + ttl + "\nnamespaces:\n  'x:': {store: r}\n"
+		return "stores:\n  r: {upstream: 'redlock://" + strings.Join(addrs,
+			",") + "'}\nttl: " + ttl + "\nnamespaces:\n  'x:': {store: r}\n"
 	}
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte(conf("1s")), 0o600); err != nil {
@@ -43,8 +45,10 @@ func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	}
 	defer c.Close()
 	var hold *client.Hold
-	eventually(t, "the first host has the lock", func() bool { // its store may be down for a moment more
-		hold, err = c.Lock(t.Context(), client.AcquireArgs{Key: "x:k", Owner: 1, Wait: -1, TTL: 8 * time.Second, Fixed: true})
+	// its store may be down for a moment more
+	eventually(t, "the first host has the lock", func() bool {
+		hold, err = c.Lock(t.Context(), client.AcquireArgs{Key: "x:k", Owner: 1, Wait: -1,
+			TTL: 8 * time.Second, Fixed: true})
 		return err == nil
 	})
 	for _, n := range nodes[:2] {

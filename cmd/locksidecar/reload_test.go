@@ -51,7 +51,8 @@ func TestReload(t *testing.T) {
 	}
 
 	// A new store, with what is new in the same file; what is held stays.
-	h.reloads(file, "stores:\n  eu: {upstream: '"+server.URL()+"'}\nnamespaces:\n  a: {store: eu, ttl: 5s}\nlog: {level: debug}\n", "reloaded")
+	h.reloads(file, "stores:\n  eu: {upstream: '"+server.URL()+
+		"'}\nnamespaces:\n  a: {store: eu, ttl: 5s}\nlog: {level: debug}\n", "reloaded")
 	a := h.run("lock", "a", "--", "sh", "-c", "echo up; read x; exit 0")
 	a.line()
 	if server.Do("EXISTS", "lock:a") != int64(1) {
@@ -73,7 +74,9 @@ func TestReload(t *testing.T) {
 	h.reloads(file, "", "reloaded", "store_changed")
 	a.letGo()
 	a.ends(0)
-	eventually(t, "the store is left", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"store_left"`) })
+	eventually(t, "the store is left", func() bool {
+		return strings.Contains(h.daemon.err.String(), `"event":"store_left"`)
+	})
 	p.letGo()
 	p.ends(0)
 	h.daemon.signal(syscall.SIGTERM)

@@ -31,8 +31,10 @@ func (s secrets) at(place string) string {
 // in says which of them a text shows, in whatever writing.
 func (s secrets) in(text string) (places []string) {
 	for place, secret := range s {
-		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret), fmt.Sprintf("%x", secret),
-			strings.Trim(base64.StdEncoding.EncodeToString([]byte(secret)), "="), fmt.Sprint([]byte(secret)), "sesame+" + place, "sesame%2B" + place} {
+		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret),
+			fmt.Sprintf("%x", secret),
+			strings.Trim(base64.StdEncoding.EncodeToString([]byte(secret)), "="), fmt.Sprint([]byte(secret)),
+			"sesame+" + place, "sesame%2B" + place} {
 			if strings.Contains(text, form) {
 				places = append(places, place)
 				break
@@ -42,8 +44,8 @@ func (s secrets) in(text string) (places []string) {
 	return places
 }
 
-// gossip is a server that answers every line by an error with all that it has been told, as a Redis too
-// old for a command does with the command's arguments.
+// gossip is a server that answers every line by an error with all that it has been told, as a Redis
+// too old for a command does with the command's arguments.
 func gossip(t *testing.T) (addr string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -64,7 +66,8 @@ func gossip(t *testing.T) (addr string) {
 					if err != nil {
 						return
 					}
-					if line = strings.TrimSpace(line); !strings.HasPrefix(line, "*") && !strings.HasPrefix(line, "$") {
+					if line = strings.TrimSpace(line); !strings.HasPrefix(line, "*") &&
+						!strings.HasPrefix(line, "$") {
 						told += " '" + line + "'"
 					}
 					if r.Buffered() == 0 {
@@ -78,8 +81,9 @@ func gossip(t *testing.T) (addr string) {
 	return ln.Addr().String()
 }
 
-// Secrets stand in every place where one can, stores are there, are not there, refuse us, and repeat what
-// they are told: no secret is logged, printed, counted or shown, nor in the files that the daemon writes.
+// Secrets stand in every place where one can, stores are there, are not there, refuse us, and
+// repeat what they are told: no secret is logged, printed, counted or shown, nor in the files that
+// the daemon writes.
 func TestNoSecretIsEverShown(t *testing.T) {
 	t.Parallel()
 	s := make(secrets)
@@ -93,18 +97,23 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	}
 	good := testserver.StartRedis(t, "--requirepass", s.at("good"))
 	echo, nobody, esc := gossip(t), "127.0.0.1:1", url.QueryEscape
-	// Each kind of store with its secrets: somewhere that repeats them, or refuses them, and where nobody is.
+	// Each kind of store with its secrets: somewhere that repeats them, or refuses them, and where
+	// nobody is.
 	stores := func(addr, other string) map[string]string {
 		s := func(place string) string { return s.at(place + "-" + other) }
 		return map[string]string{
-			"in-url":   fmt.Sprintf("{upstream: 'redis://me:%s@%s'}", esc(s("in-url")), addr),
-			"field":    fmt.Sprintf("{upstream: 'redis://%s', username: me, password: '%s'}", addr, s("field")),
-			"file":     fmt.Sprintf("{upstream: 'redis://%s', password_file: %s}", addr, put(other+".password", s("file")+"\n")),
+			"in-url": fmt.Sprintf("{upstream: 'redis://me:%s@%s'}", esc(s("in-url")), addr),
+			"field": fmt.Sprintf("{upstream: 'redis://%s', username: me, password: '%s'}",
+				addr, s("field")),
+			"file": fmt.Sprintf("{upstream: 'redis://%s', password_file: %s}", addr,
+				put(other+".password", s("file")+"\n")),
 			"cluster":  fmt.Sprintf("{upstream: 'redis+cluster://%s', password: '%s'}", addr, s("cluster")),
 			"sentinel": fmt.Sprintf("{upstream: 'redis+sentinel://%s/main?sentinel_user=x&sentinel_password_file=%s', password: '%s'}", addr, put(other+".sentinel", s("sentinel")), s("master")),
 			"tls":      fmt.Sprintf("{upstream: 'rediss://me:%s@%s'}", esc(s("tls")), addr),
-			"redlock":  fmt.Sprintf("{upstream: 'redlock://me:%s@%s,%s,%s?max_ttl=60s'}", esc(s("redlock")), addr, "127.0.0.1:2", "127.0.0.1:3"),
-			"etcd":     fmt.Sprintf("{upstream: 'etcd://%s', username: me, password: '%s'}", addr, s("etcd")),
+			"redlock": fmt.Sprintf("{upstream: 'redlock://me:%s@%s,%s,%s?max_ttl=60s'}", esc(s("redlock")),
+				addr, "127.0.0.1:2", "127.0.0.1:3"),
+			"etcd": fmt.Sprintf("{upstream: 'etcd://%s', username: me, password: '%s'}",
+				addr, s("etcd")),
 			"keeper":   fmt.Sprintf("{upstream: 'zookeeper://me:%s@%s/locks'}", esc(s("keeper")), addr),
 			"sql":      fmt.Sprintf("{upstream: 'mysql://me:%s@%s/locks'}", esc(s("sql")), addr),
 			"postgres": fmt.Sprintf("{upstream: 'postgres://me:%s@%s/locks'}", esc(s("postgres")), addr),
@@ -113,10 +122,12 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	config := "admin_listen: 127.0.0.1:0\nlog: {level: debug, audit: true}\noutage: local\noutage_after: 100ms\nstores:\n"
 	namespaces := "namespaces:\n"
 	gone := stores(nobody, "gone")
-	for _, slow := range []string{"cluster", "redlock", "etcd", "keeper", "tls"} { // they are tried for long
+	// they are tried for long
+	for _, slow := range []string{"cluster", "redlock", "etcd", "keeper", "tls"} {
 		delete(gone, slow)
 	}
-	gone["good"] = fmt.Sprintf("{upstream: 'redis://%s', password_file: %s}", good.Addr(), put("good.password", s.at("good")+"\n"))
+	gone["good"] = fmt.Sprintf("{upstream: 'redis://%s', password_file: %s}", good.Addr(),
+		put("good.password", s.at("good")+"\n"))
 	for name, store := range gone {
 		config += "  " + name + ": " + store + "\n"
 		namespaces += fmt.Sprintf("  '%s:': {store: %[1]s}\n", name)
@@ -136,24 +147,29 @@ func TestNoSecretIsEverShown(t *testing.T) {
 		return put(fmt.Sprint("broken", files, ".yaml"), text)
 	}
 	for name, args := range map[string][]string{
-		"config check":                {file},
-		"config check KEY":            {file, "sql:k"},
-		"config check, two passwords": {broken(fmt.Sprintf("upstream: 'redis://u:%s@h'\npassword: '%s'\n", esc(s.at("two-url")), s.at("two-field")))},
-		"config check, lists":         {broken(fmt.Sprintf("password: ['%s']\n", s.at("list")))},
-		"config check, no URLs":       {broken(fmt.Sprintf("upstream: 'redis://u:%s@h@i'\nstores: {a: {upstream: 'me:%s@h'}}\n", s.at("no-url"), s.at("no-scheme")))},
+		"config check":     {file},
+		"config check KEY": {file, "sql:k"},
+		"config check, two passwords": {broken(fmt.Sprintf("upstream: 'redis://u:%s@h'\npassword: '%s'\n",
+			esc(s.at("two-url")), s.at("two-field")))},
+		"config check, lists":   {broken(fmt.Sprintf("password: ['%s']\n", s.at("list")))},
+		"config check, no URLs": {broken(fmt.Sprintf("upstream: 'redis://u:%s@h@i'\nstores: {a: {upstream: 'me:%s@h'}}\n", s.at("no-url"), s.at("no-scheme")))},
 		"config check, odd URLs": {broken(fmt.Sprintf("upstream: 'redis://u:%s@h/x/y'\nstores: {a: {upstream: 'mysql://u:%s@h?prefix=1'}, b: {upstream: 'etcd://u:%s@h:port'}}\n",
 			esc(s.at("odd-path")), esc(s.at("odd-parameter")), esc(s.at("odd-port"))))},
-		"config check, on the command line": {file, "--upstream", "redis://u:" + esc(s.at("flag")) + "@h"},
+		"config check, on the command line": {file, "--upstream",
+			"redis://u:" + esc(s.at("flag")) + "@h"},
 	} {
 		said(name, h.run(append(slices.Clone(check), args...)...))
 	}
-	said("serve, with a key that is none", h.run("serve", "--config", broken(fmt.Sprintf("upstream: 'etcd://%s?tls=true&cert=%s&key=%[2]s'\npassword: '%[3]s'\nusername: me\n",
-		nobody, put("key.pem", "-----BEGIN PRIVATE KEY-----\n"+s.at("key")+"\n"), s.at("beside-key")))))
+	said("serve, with a key that is none", h.run("serve", "--config",
+		broken(fmt.Sprintf("upstream: 'etcd://%s?tls=true&cert=%s&key=%[2]s'\npassword: '%[3]s'\nusername: me\n",
+			nobody, put("key.pem", "-----BEGIN PRIVATE KEY-----\n"+s.at("key")+"\n"), s.at("beside-key")))))
 	refused := make(map[string]*proc)
-	for other, addr := range map[string]string{"refuses": good.Addr(), "repeats": echo, "alone": nobody} {
+	for other, addr := range map[string]string{"refuses": good.Addr(), "repeats": echo,
+		"alone": nobody} {
 		for name, store := range stores(addr, other) {
 			one := bareHost(t)
-			refused["serve, "+name+" "+other] = one.run("serve", "--config", broken("log: {level: debug}\nstores: {x: "+store+"}\nnamespaces: {'': {store: x}}\n"))
+			refused["serve, "+name+" "+other] = one.run("serve", "--config",
+				broken("log: {level: debug}\nstores: {x: "+store+"}\nnamespaces: {'': {store: x}}\n"))
 		}
 	}
 	for name, p := range refused {
@@ -161,8 +177,10 @@ func TestNoSecretIsEverShown(t *testing.T) {
 		_ = p.cmd.Process.Signal(syscall.SIGABRT)
 		said(name, p)
 	}
-	h.env = append(h.env, "LOCKSIDECAR_UPSTREAM=redis://"+nobody, "LOCKSIDECAR_PASSWORD="+s.at("environment"),
-		"OTEL_EXPORTER_OTLP_ENDPOINT=http://me:"+esc(s.at("otel-url"))+"@"+nobody, "OTEL_BSP_SCHEDULE_DELAY=10",
+	h.env = append(h.env, "LOCKSIDECAR_UPSTREAM=redis://"+nobody,
+		"LOCKSIDECAR_PASSWORD="+s.at("environment"),
+		"OTEL_EXPORTER_OTLP_ENDPOINT=http://me:"+esc(s.at("otel-url"))+"@"+nobody,
+		"OTEL_BSP_SCHEDULE_DELAY=10",
 		"OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer "+s.at("otel-header")+","+s.at("otel-malformed"))
 	h.serveFor(t, "--config", file)
 	for name := range gone {
@@ -171,7 +189,8 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	}
 	held := h.lock([]string{"-n"}, "echo up; read x")
 	_ = held
-	for _, args := range [][]string{{"status"}, {"locks"}, {"locks", "--store"}, {"sessions"}, {"waiters"}, {"top", "-n", "1"}, {"health"}} {
+	for _, args := range [][]string{{"status"}, {"locks"}, {"locks", "--store"}, {"sessions"},
+		{"waiters"}, {"top", "-n", "1"}, {"health"}} {
 		for _, format := range [][]string{nil, {"-o", "json"}} {
 			if args[0] == "top" || args[0] == "health" {
 				format = nil
@@ -180,9 +199,10 @@ func TestNoSecretIsEverShown(t *testing.T) {
 			said(strings.Join(all, " "), h.run(all...))
 		}
 	}
-	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", admin.Socket(h.socket))
-	}}}
+	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		Dial: func(string, string) (net.Conn, error) {
+			return net.Dial("unix", admin.Socket(h.socket))
+		}}}
 	for _, path := range []string{"/metrics", "/livez", "/readyz", "/view.json", "/"} {
 		r, err := admin.Get("http://localhost" + path)
 		if err != nil {
@@ -201,11 +221,14 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	}
 	eventually(t, "failures are logged", func() bool {
 		log := h.daemon.err.String()
-		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"tracing_failed"`)
+		return strings.Contains(log, `"event":"store_down"`) &&
+			strings.Contains(log, `"event":"tracing_failed"`)
 	})
 	put("config.yaml", config+namespaces+"password: '"+s.at("reload")+"'\npassword_file: /x\nttl: x\n")
 	h.daemon.signal(syscall.SIGHUP)
-	eventually(t, "the reload is refused", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"reload_refused"`) })
+	eventually(t, "the reload is refused", func() bool {
+		return strings.Contains(h.daemon.err.String(), `"event":"reload_refused"`)
+	})
 	h.daemon.signal(syscall.SIGABRT)
 	h.daemon.ends(-1)
 	seen["the log"] = h.daemon.err.String()

@@ -142,7 +142,8 @@ func TestTableOfLocks(t *testing.T) {
 	left := int64(29_949)
 	var b bytes.Buffer
 	err := writeTable(&b, []lockRow{
-		{Key: "a", Mode: "shared", Holders: 2, Waiters: 1, Fence: "9223372036854775807", LeftMS: &left, PID: 7, Session: 3, Client: "x/y"},
+		{Key: "a", Mode: "shared", Holders: 2, Waiters: 1, Fence: "9223372036854775807", LeftMS: &left,
+			PID: 7, Session: 3, Client: "x/y"},
 		{Key: "waited:for", Mode: "exclusive", Waiters: 4},
 	}, lockTitles, lockCells)
 	want := `KEY         MODE    HOLDERS  WAITERS  FENCE                LEFT   PID  SESSION  CLIENT

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// silent starts a server that accepts connections and never answers. met is closed when it has accepted one.
+// silent starts a server that accepts connections and never answers. met is closed when it has
+// accepted one.
 func silent(t testing.TB) (addr string, met chan struct{}) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,7 +14,8 @@ import (
 // loading starts a Redis that answers LOADING during the whole test.
 func loading(t testing.TB) (addr string) {
 	t.Helper()
-	srv := testserver.StartRedis(t, "--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")
+	srv := testserver.StartRedis(t, "--enable-debug-command", "yes",
+		"--loading-process-events-interval-bytes", "1024")
 	srv.Do("DEBUG", "POPULATE", 20_000, "key", 100)
 	srv.Do("SAVE")
 	srv.Do("CONFIG", "SET", "key-load-delay", 20_000) // microseconds
@@ -31,8 +32,8 @@ func loading(t testing.TB) (addr string) {
 	return srv.Addr()
 }
 
-// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts without it
-// where it can, and a reload can add it.
+// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts
+// without it where it can, and a reload can add it.
 func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	t.Parallel()
 	mute, _ := silent(t)
@@ -40,7 +41,8 @@ func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := bareHost(t)
-			h.daemon = h.run("serve", "--log-format", "json", "--upstream", "redis://"+addr, "--outage", "local")
+			h.daemon = h.run("serve", "--log-format", "json", "--upstream", "redis://"+addr,
+				"--outage", "local")
 			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
 			p := h.lock([]string{"-w", "60s"}, "true")
 			p.ends(0)
@@ -78,8 +80,8 @@ func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	}
 }
 
-// Moving the keys of the embedded store takes a restart: a reload that would open that store twice is
-// refused.
+// Moving the keys of the embedded store takes a restart: a reload that would open that store twice
+// is refused.
 func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	stores := "stores:\n  r: {upstream: '" + srv.URL() + "'}\n"
@@ -98,8 +100,8 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	h.run("lock", "k", "--", "true").ends(0)
 }
 
-// startsWithoutAStoreOfAPair starts a daemon with a file of this text, in which keys x: are in two stores, one of which is
-// down. The daemon is taken over once.
+// startsWithoutAStoreOfAPair starts a daemon with a file of this text, in which keys x: are in two
+// stores, one of which is down. The daemon is taken over once.
 func startsWithoutAStoreOfAPair(t *testing.T, text string) (h *host, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "c.yaml")
@@ -125,11 +127,12 @@ func (h *host) pairWorks() {
 	})
 }
 
-// A daemon starts without one of two stores that a namespace needs at once, as without any other store. A
-// reload does not begin such a move.
+// A daemon starts without one of two stores that a namespace needs at once, as without any other
+// store. A reload does not begin such a move.
 func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	up, down := testserver.StartRedis(t), testserver.StartRedis(t)
-	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" + down.URL() + "'}\n"
+	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" +
+		down.URL() + "'}\n"
 	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
 	down.Kill()
 	h, file := startsWithoutAStoreOfAPair(t, moving)
@@ -140,20 +143,22 @@ func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	h.reloads(file, moving, "reload_refused", "connection refused")
 }
 
-// The new store of a pair, which has to be told of the pair's keys, is down when a daemon starts or takes over. The
-// daemon tells it before the first lock is granted. A reload that changes nothing about these keys does not need the
-// store either.
+// The new store of a pair, which has to be told of the pair's keys, is down when a daemon starts or
+// takes over. The daemon tells it before the first lock is granted. A reload that changes nothing
+// about these keys does not need the store either.
 func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	t.Parallel()
 	up, down := testserver.StartRedis(t), testserver.StartEtcd(t)
-	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: 'etcd://" + down.Addr() + "'}\n"
+	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: 'etcd://" +
+		down.Addr() + "'}\n"
 	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
 	down.Kill()
 	h, file := startsWithoutAStoreOfAPair(t, moving)
 	h.reloads(file, moving+"max_wait: 1h\n", "reloaded")
 	down.Start()
 	h.pairWorks()
-	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'x:': {store: new}\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'x:': {store: new}\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	next := bareHost(t).run("serve", "--config", file)
@@ -166,12 +171,13 @@ func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	h.reloads(file, moving+"  'y:': {store: old, both: new}\n", "reload_refused")
 }
 
-// The old store of a pair is down when a daemon starts. The daemon tells the new one of the pair's keys all the same: a host
-// that would use the new store alone must not start meanwhile.
+// The old store of a pair is down when a daemon starts. The daemon tells the new one of the pair's
+// keys all the same: a host that would use the new store alone must not start meanwhile.
 func TestAPairWhoseOldStoreIsDownTellsTheNewOneOfItsKeys(t *testing.T) {
 	t.Parallel()
 	down, up := testserver.StartRedis(t), testserver.StartEtcd(t)
-	stores := "stores:\n  old: {upstream: '" + down.URL() + "'}\n  new: {upstream: 'etcd://" + up.Addr() + "'}\n"
+	stores := "stores:\n  old: {upstream: '" + down.URL() + "'}\n  new: {upstream: 'etcd://" +
+		up.Addr() + "'}\n"
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	write := func(yaml string) {
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -196,14 +202,17 @@ func TestAPortOfTheWrongKind(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := bareHost(t).run("serve", "--upstream", "rediss://"+srv.Addr())
 	p.ends(69)
-	if log := p.err.String(); !strings.Contains(log, "TLS handshake with "+srv.Addr()+": ") || !strings.Contains(log, "(is it a TLS port?)") {
+	if log := p.err.String(); !strings.Contains(log, "TLS handshake with "+srv.Addr()+": ") ||
+		!strings.Contains(log, "(is it a TLS port?)") {
 		t.Errorf("TLS to a plain port: %s", log)
 	}
 	h := bareHost(t)
 	p = h.run("serve", "--admin-listen", srv.Addr())
 	p.ends(73)
-	if log := p.err.String(); !strings.Contains(log, "cannot listen on the address of admin_listen: listen tcp "+srv.Addr()+": ") ||
-		!strings.Contains(log, "address already in use") || strings.Contains(log, "socket cannot be made") {
+	if log := p.err.String(); !strings.Contains(log,
+		"cannot listen on the address of admin_listen: listen tcp "+srv.Addr()+": ") ||
+		!strings.Contains(log, "address already in use") ||
+		strings.Contains(log, "socket cannot be made") {
 		t.Errorf("an admin port in use: %s", log)
 	}
 	h.serve() // nothing is left of the one that did not start

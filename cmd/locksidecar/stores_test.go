@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// lease is the TTL in tests that wait for its end. It is long enough for a busy machine, which may stall for
-// a second or two.
+// lease is the TTL in tests that wait for its end. It is long enough for a busy machine, which may
+// stall for a second or two.
 const (
 	lease     = "6s"
 	leaseTime = 6 * time.Second
@@ -22,8 +22,8 @@ const (
 // patient is how long stores may take to answer, for such a machine's sake.
 const patient = "timeout=30s"
 
-// everyStore is each kind of store: how to name a fresh one, whose leases end after lease, and what a
-// single server of it answers at.
+// everyStore is each kind of store: how to name a fresh one, whose leases end after lease, and what
+// a single server of it answers at.
 var everyStore = []struct {
 	name   string
 	scheme string
@@ -52,7 +52,8 @@ var everyStore = []struct {
 				return up >= 8
 			})
 		}
-		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=" + lease + "&timeout=2500ms", "" // half of the lease is the most
+		// half of the lease is the most
+		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=" + lease + "&timeout=2500ms", ""
 	}},
 	{"etcd", "etcd://%s", func(t testing.TB) (string, string) {
 		s := testserver.StartEtcd(t)
@@ -87,11 +88,13 @@ func namesHolder(t *testing.T, first, second *host) {
 		return code == 0 && strings.HasPrefix(out, key+" is held by web-1, daemon ") &&
 			strings.Contains(out, fmt.Sprintf("process %d there, for ", first.daemon.cmd.Process.Pid))
 	})
-	if code, out := who(second, "-o", "json", key); code != 0 || !strings.Contains(out, `"host": "web-1"`) ||
+	if code, out := who(second, "-o", "json", key); code != 0 ||
+		!strings.Contains(out, `"host": "web-1"`) ||
 		!strings.Contains(out, `"kind": "daemon"`) {
 		t.Errorf("%d: %s", code, out)
 	}
-	if code, out := who(first, key); code != 0 || !strings.HasPrefix(out, key+" is held by process ") ||
+	if code, out := who(first, key); code != 0 ||
+		!strings.HasPrefix(out, key+" is held by process ") ||
 		!strings.Contains(out, fmt.Sprintf("of user %d on this host", os.Geteuid())) {
 		t.Errorf("%d: %s", code, out)
 	}
@@ -120,7 +123,8 @@ func TestEveryStore(t *testing.T) {
 			q := second.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			second.waitFor(0, 1)
 			listed := second.run("locks", "--store")
-			if out := listed.rest(); !strings.Contains(out, "other host") || !strings.Contains(out, " web-1 ") {
+			if out := listed.rest(); !strings.Contains(out, "other host") ||
+				!strings.Contains(out, " web-1 ") {
 				t.Errorf("the other host's lock is not in the list of what the store knows:\n%s", out)
 			}
 			listed.ends(0)
@@ -164,7 +168,8 @@ func TestServersOfTheWrongKind(t *testing.T) {
 				p := h.run("serve", "--socket", h.dir+"/s", "--upstream", url)
 				p.ends(69)
 				msg := p.err.String()
-				if !strings.Contains(msg, addr) || strings.Contains(msg, "panic") || strings.Contains(msg, "goroutine ") {
+				if !strings.Contains(msg, addr) || strings.Contains(msg, "panic") ||
+					strings.Contains(msg, "goroutine ") {
 					t.Errorf("it does not say where, or more than that:\n%s", msg)
 				}
 			})
@@ -184,7 +189,8 @@ func TestStartWithoutTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { os.RemoveAll(dir) })
-			h := &host{t: t, dir: dir, socket: dir + "/s.sock", env: []string{"LOCKSIDECAR_SOCKET=" + dir + "/s.sock"}}
+			h := &host{t: t, dir: dir, socket: dir + "/s.sock",
+				env: []string{"LOCKSIDECAR_SOCKET=" + dir + "/s.sock"}}
 			h.daemon = h.run("serve", "--upstream", url, "--outage", "local") // not ready, but serving
 			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
 			p := h.lock([]string{"-w", "20s"}, "echo ${LOCKSIDECAR_FENCE:-none}")

@@ -65,7 +65,8 @@ func TestTheManagersSocketOutlivesTheDaemon(t *testing.T) {
 	h := bareHost(t)
 	f := h.listens()
 	serve := func() *proc {
-		return launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve")
+		return launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c",
+			"LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve")
 	}
 	for range 2 {
 		early := h.run("lock", "k", "--", "true") // before there is a daemon
@@ -75,9 +76,11 @@ func TestTheManagersSocketOutlivesTheDaemon(t *testing.T) {
 		d.ends(0)
 	}
 
-	other := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve --socket "+h.socket+"2")
+	other := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c",
+		"LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve --socket "+h.socket+"2")
 	other.ends(64)
-	if s := other.err.String(); !strings.Contains(s, "the service manager has passed an unknown socket ("+h.socket+")") {
+	if s := other.err.String(); !strings.Contains(s,
+		"the service manager has passed an unknown socket ("+h.socket+")") {
 		t.Error(s)
 	}
 }

@@ -47,8 +47,8 @@ func (h *host) takenOver(args ...string) {
 	}
 }
 
-// On every kind of store a lock that is held stays held, renewed by the process that has taken over,
-// and goes to who waits for it, here first; but in ZooKeeper it is lost, and its holder told.
+// On every kind of store a lock that is held stays held, renewed by the process that has taken
+// over, and goes to who waits for it, here first; but in ZooKeeper it is lost, and its holder told.
 func TestTakeoverOnEveryStore(t *testing.T) {
 	stores := append([]struct {
 		name   string
@@ -70,7 +70,9 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 			first.waitFor(1, 1)
 			first.takenOver(args...)
 			if c.name == "zookeeper" {
-				eventually(t, "the holder is told", func() bool { return strings.Contains(p.err.String(), "lost") })
+				eventually(t, "the holder is told", func() bool {
+					return strings.Contains(p.err.String(), "lost")
+				})
 				if f2 := q.number(); f2 <= f1 {
 					t.Errorf("fence %d after %d", f2, f1)
 				}
@@ -120,7 +122,8 @@ func (h *host) load(clients int) (stop func() int64) {
 		wg.Go(func() {
 			for owner := uint64(1); ctx.Err() == nil && !h.t.Failed(); owner++ {
 				for _, key := range []string{"hot", fmt.Sprint("own", i)} {
-					hold, err := c.Lock(context.Background(), client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
+					hold, err := c.Lock(context.Background(),
+						client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
 					if err == nil {
 						err = hold.Release(context.Background())
 					}
@@ -146,12 +149,14 @@ func (h *host) client(lost func(client.Lost)) *client.Client {
 	return c
 }
 
-// Ten upgrades one after the other, with many locks held and clients at work: no client hears of it.
+// Ten upgrades one after the other, with many locks held and clients at work: no client hears of
+// it.
 func TestTenTakeoversUnderLoad(t *testing.T) {
 	const sessions = 40
 	held := storetest.Rounds(5_000, 20_000)
 	server := testserver.StartRedis(t)
-	args := []string{"--upstream", server.URL() + "?" + patient, "--ttl", "5m"} // 5 s to stand still: under the race detector all of it is slow
+	// 5 s to stand still: under the race detector all of it is slow
+	args := []string{"--upstream", server.URL() + "?" + patient, "--ttl", "5m"}
 	h := newHost(t, args...)
 	lost := func(l client.Lost) { t.Errorf("%s is lost: %v", l.Key, l.Reason) }
 	var holds [sessions][]*client.Hold
@@ -212,7 +217,8 @@ func TestKilledWhileTakingOver(t *testing.T) {
 		if round%2 == 1 {
 			victim, other = successor, old
 		}
-		wait := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond) // the process has to start first
+		// the process has to start first
+		wait := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond)
 		select {
 		case <-wait.C:
 		case <-old.done:
@@ -253,7 +259,8 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	h.env = append(h.env, "NOTIFY_SOCKET="+ear, "WATCHDOG_USEC=30000000")
 	hears := newEar(t, ear)
 	f := h.listens()
-	old := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_PID=$$ exec locksidecar serve")
+	old := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c",
+		"LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_PID=$$ exec locksidecar serve")
 	hears("READY=1")
 	p := h.lock(nil, "echo up; read x; exit 0")
 	p.line()
@@ -287,8 +294,9 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	}
 }
 
-// A successor opens a store that does not answer, and meanwhile the daemon is told to end, is killed, or gets a
-// configuration without that store. The successor ends, and says what has become of the daemon.
+// A successor opens a store that does not answer, and meanwhile the daemon is told to end, is
+// killed, or gets a configuration without that store. The successor ends, and says what has become
+// of the daemon.
 func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -306,7 +314,9 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 			p := h.lock(nil, "echo up; read x; exit 0")
 			p.line()
 			h.daemon.signal(syscall.SIGTERM)
-			eventually(h.t, "it drains", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"draining"`) })
+			eventually(h.t, "it drains", func() bool {
+				return strings.Contains(h.daemon.err.String(), `"event":"draining"`)
+			})
 		}},
 		{"it serves", "which continues to serve", func(*host) {}},
 	} {
@@ -319,7 +329,8 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 			defer ln.Close()
 			h := newHost(t, "--drain", "1h")
 			file := filepath.Join(h.dir, "c.yaml")
-			yaml := "stores: {s: {upstream: 'redis://" + ln.Addr().String() + "'}, e: {upstream: 'memory:'}}\nnamespaces: {'x:': {store: s}}\n"
+			yaml := "stores: {s: {upstream: 'redis://" + ln.Addr().String() +
+				"'}, e: {upstream: 'memory:'}}\nnamespaces: {'x:': {store: s}}\n"
 			if c.says == "which continues to serve" {
 				yaml = strings.Replace(yaml, "'x:'", "'': {store: e}, 'x:'", 1) // the daemon's store is missing
 			}
@@ -346,8 +357,8 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 	}
 }
 
-// A takeover closes the admin listener that the successor's configuration does not have, and opens the one
-// that it has.
+// A takeover closes the admin listener that the successor's configuration does not have, and opens
+// the one that it has.
 func TestTakeoverWithAnotherAdminListener(t *testing.T) {
 	var addrs [2]string
 	for i := range addrs {
@@ -363,7 +374,8 @@ func TestTakeoverWithAnotherAdminListener(t *testing.T) {
 		r, err := http.Get("http://" + addr + "/livez")
 		if err == nil {
 			_ = r.Body.Close()
-		} else if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+		} else if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err,
+			syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 			t.Fatal(err)
 		}
 		return err == nil
@@ -372,7 +384,9 @@ func TestTakeoverWithAnotherAdminListener(t *testing.T) {
 	h := newHost(t, "--admin-listen", addrs[0])
 	eventually(t, "it serves the first", func() bool { return serves(addrs[0]) })
 	h.takenOver("--admin-listen", addrs[1])
-	eventually(t, "it serves the second and has closed the first", func() bool { return serves(addrs[1]) && !serves(addrs[0]) })
+	eventually(t, "it serves the second and has closed the first", func() bool {
+		return serves(addrs[1]) && !serves(addrs[0])
+	})
 	h.takenOver()
 	eventually(t, "it has closed the second", func() bool { return !serves(addrs[1]) })
 }

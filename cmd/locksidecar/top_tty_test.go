@@ -34,7 +34,8 @@ func (h *host) console(width, height uint16, env []string, args ...string) *cons
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &console{t: t, master: master, tty: tty, done: make(chan struct{}), screen: vt.New(int(width), int(height))}
+	c := &console{t: t, master: master, tty: tty, done: make(chan struct{}),
+		screen: vt.New(int(width), int(height))}
 	if err := pty.Setsize(master, &pty.Winsize{Cols: width, Rows: height}); err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func (h *host) console(width, height uint16, env []string, args ...string) *cons
 
 // top starts locksidecar top, which looks again only when it has to.
 func (h *host) top(width, height uint16, args ...string) *console {
-	return h.console(width, height, nil, append([]string{"locksidecar", "top", "--interval", "1h"}, args...)...)
+	return h.console(width, height, nil, append([]string{"locksidecar", "top", "--interval", "1h"},
+		args...)...)
 }
 
 func (c *console) look(f func(*vt.Terminal)) {
@@ -97,13 +99,17 @@ func (c *console) until(what string, cond func(*vt.Terminal) bool) {
 func (c *console) sees(texts ...string) {
 	c.t.Helper()
 	c.until("the screen shows "+strings.Join(texts, ", "), func(s *vt.Terminal) bool {
-		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(s.String(), text) })
+		return !slices.ContainsFunc(texts, func(text string) bool {
+			return !strings.Contains(s.String(), text)
+		})
 	})
 }
 
 func (c *console) misses(text string) {
 	c.t.Helper()
-	c.until("the screen does not show "+text, func(s *vt.Terminal) bool { return !strings.Contains(s.String(), text) })
+	c.until("the screen does not show "+text, func(s *vt.Terminal) bool {
+		return !strings.Contains(s.String(), text)
+	})
 }
 
 func (c *console) send(keys string) {
@@ -147,7 +153,9 @@ func (c *console) ends(code int, modes string) {
 
 func (c *console) isLeft(modes string) {
 	c.t.Helper()
-	c.until("the screen is given back", func(s *vt.Terminal) bool { return !s.Alternate && !s.Hidden && !s.NoWrap })
+	c.until("the screen is given back", func(s *vt.Terminal) bool {
+		return !s.Alternate && !s.Hidden && !s.NoWrap
+	})
 	eventually(c.t, "the terminal has its modes back", func() bool { return c.modes() == modes })
 }
 
@@ -186,7 +194,8 @@ func TestTopFillsTheScreenAndGivesItBack(t *testing.T) {
 	waiter := h.lock(nil, "true")
 	h.waitFor(1, 1)
 	c := h.top(80, 24)
-	c.sees("held 3", "waiting 1", "store default, embedded, linearizable: up", "order:1", "order:2", "billing", "waiting  (w", "locksidecar lock/sh", "q quit")
+	c.sees("held 3", "waiting 1", "store default, embedded, linearizable: up", "order:1", "order:2",
+		"billing", "waiting  (w", "locksidecar lock/sh", "q quit")
 	c.look(func(s *vt.Terminal) {
 		if !s.Alternate || !s.Hidden || !s.NoWrap {
 			t.Errorf("alternate screen %v, no cursor %v, no wrapping %v", s.Alternate, s.Hidden, s.NoWrap)
@@ -275,7 +284,8 @@ func TestTopWaitsForTheDaemon(t *testing.T) {
 func TestTopGivesTheScreenBackOnSignals(t *testing.T) {
 	h := newHost(t)
 	modes := cookedModes(t)
-	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP,
+		syscall.SIGQUIT} {
 		c := h.top(80, 24)
 		c.sees("held 0")
 		if err := c.cmd.Process.Signal(sig); err != nil {

@@ -98,12 +98,16 @@ func TestAcquiresAreSpansOfTheirCallers(t *testing.T) {
 		s := r.spans[i]
 		a := texts(s.Attributes)
 		if string(s.TraceId) != "\x0a\xf7\x65\x19\x16\xcd\x43\xdd\x84\x48\xeb\x21\x1c\x80\x31\x9c" ||
-			string(s.ParentSpanId) != "\xb7\xad\x6b\x71\x69\x20\x33\x31" || s.Name != "locksidecar acquire" ||
-			s.Kind != tracepb.Span_SPAN_KIND_SERVER || s.StartTimeUnixNano > s.EndTimeUnixNano || s.Status.GetCode() != tracepb.Status_STATUS_CODE_UNSET {
+			string(s.ParentSpanId) != "\xb7\xad\x6b\x71\x69\x20\x33\x31" ||
+			s.Name != "locksidecar acquire" ||
+			s.Kind != tracepb.Span_SPAN_KIND_SERVER || s.StartTimeUnixNano > s.EndTimeUnixNano ||
+			s.Status.GetCode() != tracepb.Status_STATUS_CODE_UNSET {
 			t.Errorf("%v", s)
 		}
-		if a["locksidecar.result"] != result || a["locksidecar.key"] != "k" || a["locksidecar.mode"] != "exclusive" ||
-			a["locksidecar.namespace"] != "default" || (a["locksidecar.fence"] != "") != (result == "granted") {
+		if a["locksidecar.result"] != result || a["locksidecar.key"] != "k" ||
+			a["locksidecar.mode"] != "exclusive" ||
+			a["locksidecar.namespace"] != "default" ||
+			(a["locksidecar.fence"] != "") != (result == "granted") {
 			t.Errorf("%v", a)
 		}
 	}
@@ -127,7 +131,8 @@ func TestTracesThatCannotBeExportedAreRefusedInTheLog(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
 	h := traced(t, http.NotFoundHandler())
 	h.in(here).lock(nil, "true").ends(0)
-	if log := h.daemon.err.String(); !strings.Contains(log, "tracing_refused") || !strings.Contains(log, "http/protobuf") {
+	if log := h.daemon.err.String(); !strings.Contains(log, "tracing_refused") ||
+		!strings.Contains(log, "http/protobuf") {
 		t.Error(log)
 	}
 }

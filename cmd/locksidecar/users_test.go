@@ -52,7 +52,8 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 			args = append(args, "--socket", socket)
 		}
 		cmd := exec.Command(bin, args...)
-		cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), noRaceSleep[0] + "=" + noRaceSleep[1]}
+		cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"),
+			noRaceSleep[0] + "=" + noRaceSleep[1]}
 		if os.Geteuid() == 0 {
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 2001, Gid: 2001}}
 		}
@@ -65,10 +66,13 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 	const remedy = "permission denied; use --socket to name a socket in a directory where you may write\n"
 	missing, closed := filepath.Join(h.dir, "closed/none/s.sock"), filepath.Join(h.dir, "empty/s.sock")
 	for _, c := range []struct{ socket, upstream, want string }{
-		{missing, "memory:", "make the socket's directory: mkdir " + filepath.Dir(missing) + ": " + remedy},
+		{missing, "memory:", "make the socket's directory: mkdir " + filepath.Dir(missing) +
+			": " + remedy},
 		{closed, "memory:", "lock the state file: open " + closed + ".state.lock: " + remedy},
-		{missing, server.URL(), "socket cannot be made: " + missing + ": mkdir " + filepath.Dir(missing) + ": " + remedy},
-		{closed, server.URL(), "socket cannot be made: " + closed + ": open " + closed + ".lock: " + remedy},
+		{missing, server.URL(), "socket cannot be made: " + missing + ": mkdir " + filepath.Dir(missing) +
+			": " + remedy},
+		{closed, server.URL(), "socket cannot be made: " + closed + ": open " + closed +
+			".lock: " + remedy},
 	} {
 		if out := serve(c.socket, c.upstream); !strings.HasSuffix(out, c.want) {
 			t.Errorf("%s, %s: %s", c.socket, c.upstream, out)
@@ -76,7 +80,8 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 	}
 	// The default without XDG_RUNTIME_DIR, unless this machine lets that user write there.
 	if _, err := os.Stat("/run/locksidecar"); errors.Is(err, fs.ErrNotExist) {
-		if out := serve("", "memory:"); !strings.HasSuffix(out, "make the socket's directory: mkdir /run/locksidecar: "+remedy) {
+		if out := serve("", "memory:"); !strings.HasSuffix(out,
+			"make the socket's directory: mkdir /run/locksidecar: "+remedy) {
 			t.Error(out)
 		}
 	}
@@ -100,7 +105,8 @@ func TestOtherUsers(t *testing.T) {
 	as := func(uid, gid uint32, groups []uint32, args ...string) (int, string) {
 		cmd := exec.Command(bin, args...)
 		cmd.Dir, cmd.Env = "/", append(os.Environ(), h.env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid, Groups: groups}}
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: gid,
+			Groups: groups}}
 		out, _ := cmd.CombinedOutput()
 		return cmd.ProcessState.ExitCode(), string(out)
 	}
@@ -126,16 +132,19 @@ func TestOtherUsers(t *testing.T) {
 			t.Errorf("%+v: exit code %d\n%s", x, code, out)
 		}
 	}
-	if code, out := as(2002, 3001, nil, "unlock", "--force", "any"); code == 0 || strings.Contains(out, "unlocked") {
+	if code, out := as(2002, 3001, nil, "unlock", "--force", "any"); code == 0 ||
+		strings.Contains(out, "unlocked") {
 		t.Errorf("somebody unlocks by force: %d, %s", code, out)
 	}
 
-	// A user who may not take over is told so, and not that there is no daemon or that it will hand over later.
+	// A user who may not take over is told so, and not that there is no daemon or that it will hand
+	// over later.
 	for gid, why := range map[uint32]string{
 		3001: "only root and the daemon's own user may take over",
 		3002: "this user (uid 2002) may not connect to " + h.socket + ".admin",
 	} {
-		if code, out := as(2002, gid, nil, "serve", "--takeover"); code != denied || !strings.Contains(out, why) || strings.Contains(out, "takeover_nobody") {
+		if code, out := as(2002, gid, nil, "serve", "--takeover"); code != denied ||
+			!strings.Contains(out, why) || strings.Contains(out, "takeover_nobody") {
 			t.Errorf("somebody takes over: exit code %d\n%s", code, out)
 		}
 	}
@@ -154,7 +163,8 @@ func TestOtherUsers(t *testing.T) {
 		if took {
 			h.takenOver("--config", config)
 		}
-		if code, out := as(0, 0, nil, lock("more")...); code == 0 || !strings.Contains(out, "user's sessions hold") {
+		if code, out := as(0, 0, nil, lock("more")...); code == 0 ||
+			!strings.Contains(out, "user's sessions hold") {
 			t.Errorf("taken over: %v: exit code %d, %s", took, code, out)
 		}
 		if code, out := as(2001, 3001, nil, lock("other")...); code != 0 {

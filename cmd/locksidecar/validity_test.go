@@ -37,7 +37,8 @@ var (
 // validityTable reads the table from PROTOCOL.md, by kind of store.
 func validityTable(t *testing.T) map[string]validityRow {
 	t.Helper()
-	_, text, _ := strings.Cut(slurp(t, "protocol/PROTOCOL.md"), "| kind of store | longest validity | at least one keepalive every |\n|---|---|---|\n")
+	_, text, _ := strings.Cut(slurp(t, "protocol/PROTOCOL.md"),
+		"| kind of store | longest validity | at least one keepalive every |\n|---|---|---|\n")
 	table := map[string]validityRow{}
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "|") {
@@ -52,8 +53,8 @@ func validityTable(t *testing.T) map[string]validityRow {
 	return table
 }
 
-// longest returns the longest validity of a hold with this TTL, by the table. lease is the TTL of the store's
-// session, where it has one.
+// longest returns the longest validity of a hold with this TTL, by the table. lease is the TTL of
+// the store's session, where it has one.
 func (r validityRow) longest(t *testing.T, ttl, lease time.Duration) time.Duration {
 	t.Helper()
 	switch m := constantCell.FindStringSubmatch(r.validity); {
@@ -74,8 +75,9 @@ func (r validityRow) longest(t *testing.T, ttl, lease time.Duration) time.Durati
 // checkDefaults compares the table's defaults and intervals with the program.
 func checkDefaults(t *testing.T, table map[string]validityRow) {
 	for kind, want := range map[string]string{
-		"embedded":  fmt.Sprintf("%.0f s, whatever the ttl", embedded.DefaultSession.Seconds()),
-		"etcd":      fmt.Sprintf("`ttl` of the store's URL, %.0f s by default, whatever the hold's ttl", etcd.DefaultTTL.Seconds()),
+		"embedded": fmt.Sprintf("%.0f s, whatever the ttl", embedded.DefaultSession.Seconds()),
+		"etcd": fmt.Sprintf("`ttl` of the store's URL, %.0f s by default, whatever the hold's ttl",
+			etcd.DefaultTTL.Seconds()),
 		"zookeeper": fmt.Sprintf("`session` of the store's URL, %.0f s by default, whatever the hold's ttl", zookeeper.DefaultSession.Seconds()),
 	} {
 		if got := table[kind].validity; got != want {
@@ -110,7 +112,8 @@ func TestStatedValidity(t *testing.T) {
 			t.Parallel()
 			h := start(t)
 			ttls := []time.Duration{leaseTime, time.Minute}
-			if kind == "redlock" { // max_ttl is the lease's, since a restarted node does not vote for max_ttl
+			// max_ttl is the lease's, since a restarted node does not vote for max_ttl
+			if kind == "redlock" {
 				ttls = ttls[:1]
 			}
 			for _, ttl := range ttls {
@@ -131,7 +134,8 @@ func TestStatedValidity(t *testing.T) {
 		}
 		test(c.name, func(t *testing.T) *host {
 			url, _ := c.start(t)
-			if m := urlCell.FindStringSubmatch(table[c.name].validity); m != nil && !strings.Contains(url, m[1]+"="+lease) {
+			if m := urlCell.FindStringSubmatch(table[c.name].validity); m != nil &&
+				!strings.Contains(url, m[1]+"="+lease) {
 				t.Fatalf("%s does not set %s", url, m[1])
 			}
 			return newHost(t, "--upstream", url, "--ttl", lease)
@@ -139,8 +143,10 @@ func TestStatedValidity(t *testing.T) {
 	}
 	test(twoStores, func(t *testing.T) *host {
 		file := filepath.Join(t.TempDir(), "c.yaml")
-		yaml := "stores:\n  a: {upstream: \"redis://" + testserver.StartRedis(t).Addr() + "?" + patient + "\"}\n" +
-			"  b: {upstream: \"etcd://" + testserver.StartEtcd(t).Addr() + "?ttl=" + lease + "&" + patient + "\"}\n" +
+		yaml := "stores:\n  a: {upstream: \"redis://" + testserver.StartRedis(t).Addr() + "?" +
+			patient + "\"}\n" +
+			"  b: {upstream: \"etcd://" + testserver.StartEtcd(t).Addr() + "?ttl=" + lease + "&" +
+			patient + "\"}\n" +
 			"namespaces:\n  \"k\": {store: a, both: b}\n"
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
@@ -149,7 +155,8 @@ func TestStatedValidity(t *testing.T) {
 	})
 	test(degraded, func(t *testing.T) *host {
 		h := bareHost(t)
-		h.daemon = h.run("serve", "--upstream", "redis://127.0.0.1:3", "--outage", "local") // not ready, but serving
+		// not ready, but serving
+		h.daemon = h.run("serve", "--upstream", "redis://127.0.0.1:3", "--outage", "local")
 		eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
 		return h
 	})
@@ -160,17 +167,18 @@ func TestStatedValidity(t *testing.T) {
 	}
 }
 
-// statesValidity acquires a lock with this TTL and reads the validity that the daemon states for it. No
-// statement may be above the longest validity, and keepalives may not come too often. A busy machine delays
-// keepalives, so the test waits until it has seen an interval as short as the table's, and a statement near
-// the longest validity.
+// statesValidity acquires a lock with this TTL and reads the validity that the daemon states for
+// it. No statement may be above the longest validity, and keepalives may not come too often. A busy
+// machine delays keepalives, so the test waits until it has seen an interval as short as the
+// table's, and a statement near the longest validity.
 func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Duration) {
 	type statement struct{ sent, left time.Duration } // sent by the daemon's clock, in milliseconds
 	said := make(chan statement, 1024)
 	ms := func(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
-	c, err := client.Dial(t.Context(), h.socket, client.Options{Name: "test", OnKeepalive: func(b client.Keepalive) {
-		said <- statement{ms(b.Until - b.Left), ms(b.Left)}
-	}})
+	c, err := client.Dial(t.Context(), h.socket,
+		client.Options{Name: "test", OnKeepalive: func(b client.Keepalive) {
+			said <- statement{ms(b.Until - b.Left), ms(b.Left)}
+		}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,7 +196,8 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 	}
 	last := statement{ms(g.Deadline - g.Left), ms(g.Left)}
 	interval := longest / 3
-	regular, most := longest > 10*time.Second, last.left // the test does not wait for the keepalives of a minute's TTL
+	// the test does not wait for the keepalives of a minute's TTL
+	regular, most := longest > 10*time.Second, last.left
 	if last.left > longest {
 		t.Errorf("the grant states %v, more than %v", last.left, longest)
 	}
@@ -206,17 +215,22 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 			regular = regular || gap <= interval*9/8+2*time.Millisecond
 			last, most = s, max(most, s.left)
 		case <-timeout:
-			t.Fatalf("longest validity %v: the longest stated was %v; keepalives at a third of it: %v", longest, most, regular)
+			t.Fatalf("longest validity %v: the longest stated was %v; keepalives at a third of it: %v",
+				longest, most, regular)
 		}
 	}
 }
 
 // namespaceIs reports whether the welcome keeps the key in a store of that kind.
 func namespaceIs(w protocol.Welcome, key, kind string) bool {
-	ns := slices.DeleteFunc(slices.Clone(w.Namespaces), func(n protocol.Namespace) bool { return !strings.HasPrefix(key, n.Prefix) })
+	ns := slices.DeleteFunc(slices.Clone(w.Namespaces), func(n protocol.Namespace) bool {
+		return !strings.HasPrefix(key, n.Prefix)
+	})
 	if len(ns) == 0 {
 		return false
 	}
-	n := slices.MaxFunc(ns, func(a, b protocol.Namespace) int { return cmp.Compare(len(a.Prefix), len(b.Prefix)) })
+	n := slices.MaxFunc(ns, func(a, b protocol.Namespace) int {
+		return cmp.Compare(len(a.Prefix), len(b.Prefix))
+	})
 	return n.Store == kind || strings.Contains(kind, "`"+n.Store+"`")
 }

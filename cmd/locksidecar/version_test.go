@@ -35,7 +35,8 @@ var versions = []struct {
 	spells func(string) string
 }{
 	{"cmd/locksidecar/VERSION", regexp.MustCompile(`^(\S+)\n$`), asItIs},
-	{"clients/python/src/locksidecar/__init__.py", regexp.MustCompile(`(?m)^__version__ = "([^"\n]+)"$`), pythonic},
+	{"clients/python/src/locksidecar/__init__.py",
+		regexp.MustCompile(`(?m)^__version__ = "([^"\n]+)"$`), pythonic},
 	{pom, regexp.MustCompile(artifact), asItIs},
 	{"bench/clients/java/worker/pom.xml", regexp.MustCompile(artifact), asItIs},
 	{"docs/guides/java.md", regexp.MustCompile(artifact), asItIs},
@@ -59,11 +60,13 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 	}
 	for _, p := range versions {
 		if found, _ := find(t, p.path, p.at); found != p.spells(version) {
-			t.Errorf("%s says %s, cmd/locksidecar/VERSION %s; make version V=… writes it everywhere", p.path, found, version)
+			t.Errorf("%s says %s, cmd/locksidecar/VERSION %s; make version V=… writes it everywhere", p.path,
+				found, version)
 		}
 	}
 	project, _, _ := strings.Cut(slurp(t, "clients/python/pyproject.toml"), "\n[tool.")
-	if !strings.Contains(project, `dynamic = ["version"]`) || regexp.MustCompile(`(?m)^version\b`).MatchString(project) {
+	if !strings.Contains(project, `dynamic = ["version"]`) ||
+		regexp.MustCompile(`(?m)^version\b`).MatchString(project) {
 		t.Error("pyproject.toml has a version of its own")
 	}
 }
@@ -100,7 +103,8 @@ func TestVersionIsSaid(t *testing.T) {
 
 func TestCommitOf(t *testing.T) {
 	vcs := func(modified string) []debug.BuildSetting {
-		return []debug.BuildSetting{{Key: "vcs", Value: "git"}, {Key: "vcs.revision", Value: "c0ffee"}, {Key: "vcs.modified", Value: modified}}
+		return []debug.BuildSetting{{Key: "vcs", Value: "git"}, {Key: "vcs.revision", Value: "c0ffee"},
+			{Key: "vcs.modified", Value: modified}}
 	}
 	for _, c := range []struct {
 		main     string
@@ -137,7 +141,8 @@ func writeVersion(t *testing.T, v string) {
 		switch {
 		case p.path == pom && found != v: // what stands in the jars as their files' time
 			stamp := regexp.MustCompile(`(<project\.build\.outputTimestamp>)[^<]+`)
-			texts[i] = stamp.ReplaceAllString(texts[i], "${1}"+time.Now().UTC().Format("2006-01-02T00:00:00Z"))
+			texts[i] = stamp.ReplaceAllString(texts[i],
+				"${1}"+time.Now().UTC().Format("2006-01-02T00:00:00Z"))
 		case p.path == changelog && found != v && !headingSays(text, at, coming):
 			texts[i] = text[:at] + v + " " + coming + "\n\n## " + text[at:]
 		}

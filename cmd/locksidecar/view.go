@@ -81,7 +81,8 @@ func (c *adminClient) ready(ctx context.Context) (ready bool, why string, err er
 }
 
 // get returns the status and the text of an answer, of which it reads at most limit bytes.
-func (c *adminClient) get(ctx context.Context, path string, limit int64) (status int, text []byte, err error) {
+func (c *adminClient) get(ctx context.Context, path string, limit int64) (status int,
+	text []byte, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
 		return 0, nil, err

@@ -45,7 +45,8 @@ func TestRefusalsOfTheAdminSocket(t *testing.T) {
 		a := newAdminClient(socket)
 		_, err = a.view(t.Context(), engine.ViewQuery{})
 		var e *exitError
-		if !errors.As(err, &e) || e.code != c.code || !strings.Contains(e.Error(), c.says) || strings.Contains(e.Error(), "\x1b") {
+		if !errors.As(err, &e) || e.code != c.code || !strings.Contains(e.Error(), c.says) ||
+			strings.Contains(e.Error(), "\x1b") {
 			t.Errorf("%d %q: %v", c.status, c.body, err)
 		}
 		a.Close()

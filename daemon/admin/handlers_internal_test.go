@@ -23,10 +23,12 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		w := httptest.NewRecorder()
-		a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, engine.Peer{PID: 7, UID: uid})))
+		a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{},
+			engine.Peer{PID: 7, UID: uid})))
 		return w.Code
 	}
-	for uid, want := range map[int]int{0: http.StatusBadRequest, os.Getuid(): http.StatusBadRequest, 54321: http.StatusForbidden, -1: http.StatusForbidden} {
+	for uid, want := range map[int]int{0: http.StatusBadRequest, os.Getuid(): http.StatusBadRequest,
+		54321: http.StatusForbidden, -1: http.StatusForbidden} {
 		if got := ask(uid); got != want { // the key is bad: that comes behind who asks
 			t.Errorf("uid %d: %d, want %d", uid, got, want)
 		}
@@ -49,8 +51,10 @@ func TestAnUnlockThatFailsIsAnsweredWith503(t *testing.T) {
 	r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {"k"}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
-	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, engine.Peer{PID: 7, UID: os.Getuid()})))
-	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "repeat the request") {
+	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{},
+		engine.Peer{PID: 7, UID: os.Getuid()})))
+	if w.Code != http.StatusServiceUnavailable ||
+		!strings.Contains(w.Body.String(), "repeat the request") {
 		t.Errorf("%d, %q", w.Code, w.Body)
 	}
 }

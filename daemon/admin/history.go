@@ -60,7 +60,9 @@ func (l *history) lose(n *cache.Notice, at time.Time) {
 func (l *history) lost(key string) []engine.ViewLost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := slices.DeleteFunc(l.losses.list(), func(v engine.ViewLost) bool { return key != "" && v.Key != key })
+	list := slices.DeleteFunc(l.losses.list(), func(v engine.ViewLost) bool {
+		return key != "" && v.Key != key
+	})
 	slices.Reverse(list)
 	return list
 }

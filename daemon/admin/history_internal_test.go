@@ -50,7 +50,8 @@ func TestHistoryIsTaken(t *testing.T) {
 	last.at = last.at.Add(-5 * time.Second) // as if that were so long ago
 	d.point(d.point(last))
 	h := d.history.series()
-	if len(h) != 2 || h[0].Held != 10 || h[0].Sessions != 1 || h[0].Acquires <= 0 || h[0].Acquires > 2 || h[0].Lost != 0 || h[0].Slack != -1 || h[1].Acquires != 0 {
+	if len(h) != 2 || h[0].Held != 10 || h[0].Sessions != 1 || h[0].Acquires <= 0 ||
+		h[0].Acquires > 2 || h[0].Lost != 0 || h[0].Slack != -1 || h[1].Acquires != 0 {
 		t.Errorf("%+v", h)
 	}
 }

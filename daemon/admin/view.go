@@ -35,7 +35,8 @@ func (d *Viewer) View(q engine.ViewQuery) (engine.View, error) {
 	t := d.Totals()
 	v := engine.View{At: time.Now(), Version: d.Version, PID: os.Getpid(),
 		Up: engine.Millis(d.Clock() - d.Began), Query: q, Stores: d.viewStores(&t),
-		Totals: viewTotals(&t), Lost: d.history.lost(q.Key), History: d.history.series(), Namespaces: d.viewNamespaces(&t)}
+		Totals: viewTotals(&t), Lost: d.history.lost(q.Key), History: d.history.series(),
+		Namespaces: d.viewNamespaces(&t)}
 	if err := d.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}

@@ -31,7 +31,8 @@ func (slowStore) Registered(context.Context, []string) (map[string]upstream.Regi
 func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	var now atomic.Int64
 	now.Store(int64(time.Hour))
-	d := &Viewer{Engine: enginetest.New(t, now.Load, upstream.Info{}, 0).Engine, Clock: now.Load, Frozen: func() bool { return false }}
+	d := &Viewer{Engine: enginetest.New(t, now.Load, upstream.Info{}, 0).Engine, Clock: now.Load,
+		Frozen: func() bool { return false }}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
 	d.waitedFor.learn(t.Context(), d, keys, func(*engine.StoreLane) upstream.Capabilities {
 		return upstream.Capabilities{Registrar: slowStore{now: &now}}

@@ -43,8 +43,8 @@ func (k *losses) Flush() {
 	}
 }
 
-// An engine takes a snapshot with every kind of state, and has only one of its two stores. It ends everything at the
-// other one, and keeps nothing that refers to it.
+// An engine takes a snapshot with every kind of state, and has only one of its two stores. It ends
+// everything at the other one, and keeps nothing that refers to it.
 func TestAnEngineTakesASnapshotWithoutOneOfItsStores(t *testing.T) {
 	info := upstream.Info{Name: "test", Rebase: true, Queue: true, Permits: true, Timeout: time.Second}
 	for _, c := range []struct {
@@ -114,11 +114,12 @@ func TestAnEngineTakesASnapshotWithoutOneOfItsStores(t *testing.T) {
 	}
 }
 
-// A waiter's store is left behind, and the store to which its key is routed now was down when the process before left
-// its state, a minute ago. That store is asked before the waiter is refused.
+// A waiter's store is left behind, and the store to which its key is routed now was down when the
+// process before left its state, a minute ago. That store is asked before the waiter is refused.
 func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 	d, next := newTwoStores(t), newBeating(t)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"),
+		Wait: protocol.WaitAlways})
 	if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
 		t.Fatal("the store was not asked")
 	}

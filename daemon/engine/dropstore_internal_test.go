@@ -25,7 +25,8 @@ func newTwoStores(t *testing.T) *twoStores {
 
 func (d *twoStores) add(name string) *StoreLane {
 	d.Helper()
-	sl, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
+	sl, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true,
+		Timeout: time.Second}, nil)
 	if err != nil {
 		d.Fatal(err)
 	}
@@ -74,7 +75,8 @@ func (d *twoStores) granted(id uint64) protocol.Grant {
 // A waiter in backoff follows its key to another store, and does not keep the earlier store in use.
 func TestAWaiterInBackoffDoesNotKeepADroppedStore(t *testing.T) {
 	d := newTwoStores(t)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"),
+		Wait: protocol.WaitAlways})
 	if d.otherAnswers(cache.Result{Status: cache.Refused}) != 1 {
 		t.Fatal("the store was not asked")
 	}
@@ -91,7 +93,8 @@ func TestAWaiterInBackoffDoesNotKeepADroppedStore(t *testing.T) {
 func TestAMultiAcquireFollowsItsKeysToAnotherStore(t *testing.T) {
 	d := newTwoStores(t)
 	g := d.acquire("a", 30*time.Second)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("o:k")},
+	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3,
+		Keys: [][]byte{[]byte("a"), []byte("o:k")},
 		Wait: protocol.WaitAlways, TTL: 30000})
 	if d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) != 2 {
 		t.Fatal("the second key was not acquired and released")
@@ -111,13 +114,15 @@ func TestAReloadRefusesWaitersThatItDenies(t *testing.T) {
 	d := newTwoStores(t)
 	d.s.peer.UID = 1000
 	g := d.acquire("a", 30*time.Second)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: 1, Key: []byte("a"), Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: 1, Key: []byte("a"),
+		Wait: protocol.WaitAlways})
 	d.route(Namespace{Users: []int{1001}})
 	if m := d.k.last(t); m.ID != 7 || m.Code != protocol.Denied {
 		t.Fatal(m.ID, m.Code)
 	}
 	d.route(Namespace{})
-	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("b")},
+	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3,
+		Keys: [][]byte{[]byte("a"), []byte("b")},
 		Wait: protocol.WaitAlways})
 	d.answer()
 	d.route(Namespace{}, Namespace{Prefix: "b", Users: []int{1001}})
@@ -128,11 +133,13 @@ func TestAReloadRefusesWaitersThatItDenies(t *testing.T) {
 	}
 }
 
-// The permits that are held at the earlier store keep it in use. The semaphore itself moves at once.
+// The permits that are held at the earlier store keep it in use. The semaphore itself moves at
+// once.
 func TestADroppedStoreIsUsedUntilItsPermitsAreReleased(t *testing.T) {
 	d := newTwoStores(t)
 	next := d.add("next")
-	permit := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: protocol.Permit, Permits: 2,
+	permit := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"),
+		Mode: protocol.Permit, Permits: 2,
 		Wait: protocol.WaitAlways}
 	send(d.s, &permit)
 	d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5})
@@ -150,7 +157,8 @@ func TestADroppedStoreIsUsedUntilItsPermitsAreReleased(t *testing.T) {
 	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("o:k"), Fence: g.Fence})
 	d.otherAnswers(cache.Result{Status: cache.Done})
 	d.drop(true)
-	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 10, Key: []byte("o:k"), Mode: protocol.Permit})
+	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 10, Key: []byte("o:k"),
+		Mode: protocol.Permit})
 	if m := d.k.last(t); m.ID != 10 || m.Code != protocol.OK {
 		t.Error(m.ID, m.Code)
 	}
@@ -193,12 +201,13 @@ func TestANamespaceThatReplacesAClassHasItsOwnLimits(t *testing.T) {
 	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 6, Key: []byte("a:k"), TTL: 30000})
 	d.answer()
 	if m := d.k.last(t); m.ID != 6 || m.Code != protocol.OK {
-		t.Errorf("the hold of the new namespace counts in the other one: reply %d has code %v", m.ID, m.Code)
+		t.Errorf("the hold of the new namespace counts in the other one: reply %d has code %v", m.ID,
+			m.Code)
 	}
 }
 
-// A lease is renewed and released while DropStore visits the tables. The renewal is still in flight, so its
-// answer must find the store.
+// A lease is renewed and released while DropStore visits the tables. The renewal is still in
+// flight, so its answer must find the store.
 func TestAStoreWithARenewalInFlightIsNotDropped(t *testing.T) {
 	d := newTwoStores(t)
 	key := "o:k"
@@ -213,7 +222,8 @@ func TestAStoreWithARenewalInFlightIsNotDropped(t *testing.T) {
 	sh := d.e.lock(0) // DropStore waits for the first shard
 	done := make(chan bool)
 	go func() { done <- d.e.DropStore(d.other) }()
-	time.Sleep(100 * time.Millisecond) // so that DropStore most likely waits; the result is the same otherwise
+	// so that DropStore most likely waits; the result is the same otherwise
+	time.Sleep(100 * time.Millisecond)
 	send(d.s, &protocol.Request{Op: protocol.OpRenew, ID: 8, Key: []byte(key), Fence: g.Fence})
 	renewal := d.other.renewals.Next()
 	if renewal == nil {
@@ -232,8 +242,8 @@ func TestAStoreWithARenewalInFlightIsNotDropped(t *testing.T) {
 	d.drop(true)
 }
 
-// The goroutines of a store end after it has been dropped, so it can still report that it is down. Tables do
-// not remember the store for that: a takeover would look for it.
+// The goroutines of a store end after it has been dropped, so it can still report that it is down.
+// Tables do not remember the store for that: a takeover would look for it.
 func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {
 	d := newTwoStores(t)
 	d.acquire("k", 30*time.Second)
@@ -243,13 +253,14 @@ func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {
 	d.takenOver(newBeating(t))
 }
 
-// The query for a key's holders starts late: the key has moved and its earlier store is dropped. The answer is
-// not "free", because no store was queried.
+// The query for a key's holders starts late: the key has moved and its earlier store is dropped.
+// The answer is not "free", because no store was queried.
 func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d := newTwoStores(t)
 	var put Query
 	d.e.SetQueries(func(q Query) { put = q })
-	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k"), Flags: protocol.FlagHolders})
+	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k"),
+		Flags: protocol.FlagHolders})
 	d.route(Namespace{})
 	d.drop(true)
 	asked := false
@@ -264,8 +275,8 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	}
 }
 
-// A snapshot leaves out what a session that has ended has asked a store for. If no process takes it over, the
-// answers of the store still count.
+// A snapshot leaves out what a session that has ended has asked a store for. If no process takes it
+// over, the answers of the store still count.
 func TestASnapshotKeepsTheCountOfAnswers(t *testing.T) {
 	d := newTwoStores(t)
 	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k")})
@@ -286,7 +297,8 @@ func TestAMultiAcquireIsNotGrantedAKeyThatAReloadDenies(t *testing.T) {
 	d := newTwoStores(t)
 	d.s.peer.UID = 1000
 	g := d.acquire("z", 30*time.Second)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("z")},
+	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3,
+		Keys: [][]byte{[]byte("a"), []byte("z")},
 		Wait: protocol.WaitAlways, TTL: 30000})
 	d.answer()
 	d.route(Namespace{}, Namespace{Prefix: "a", Users: []int{1001}})

@@ -44,8 +44,9 @@ func testEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
-		InFlight: 1, BatchSize: 64}, renewer.Boottime, func(int64) {})
+	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame,
+		OutBuffer: 1 << 20,
+		InFlight:  1, BatchSize: 64}, renewer.Boottime, func(int64) {})
 	sl, err := e.AddStore("", store.Info(), store)
 	if err == nil {
 		err = e.Route([]Namespace{{}}, nil)
@@ -106,15 +107,18 @@ var local = []prepared{
 	{"re-entry", func(t testing.TB, e *Engine) (step, end func()) {
 		s, k := open(t, e)
 		fence := lockFor(t, s, k, "order:42", 0)
-		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("order:42")})
-		in = protocol.AppendRequest(in, &protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42"), Fence: fence})
+		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7,
+			Key: []byte("order:42")})
+		in = protocol.AppendRequest(in, &protocol.Request{Op: protocol.OpRelease, ID: 8,
+			Key: []byte("order:42"), Fence: fence})
 		return func() { s.Receive(in) }, func() { e.End(s) }
 	}},
 	{"busy-try", func(t testing.TB, e *Engine) (step, end func()) {
 		s, k := open(t, e)
 		lockFor(t, s, k, "order:42", 0)
 		o, _ := open(t, e)
-		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("order:42")})
+		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7,
+			Key: []byte("order:42")})
 		return func() { o.Receive(in) }, func() { e.End(s); e.End(o) }
 	}},
 	{"handoff", func(t testing.TB, e *Engine) (step, end func()) {
@@ -125,7 +129,8 @@ var local = []prepared{
 		}
 		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42")}
 		q.Fence = lockFor(t, ss[0], kk[0], "order:42", 0)
-		wait := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: q.Key, Wait: -1})
+		wait := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7,
+			Key: q.Key, Wait: -1})
 		var in []byte
 		i := 0
 		return func() {
@@ -141,7 +146,8 @@ var local = []prepared{
 	{"acquire-release", func(t testing.TB, e *Engine) (step, end func()) {
 		s, k := open(t, e)
 		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42")}
-		acquire := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: q.Key})
+		acquire := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire,
+			ID: 7, Key: q.Key})
 		var in []byte
 		return func() {
 			s.Receive(acquire)

@@ -16,11 +16,12 @@ import (
 // ahead is a base far above the clock.
 const ahead = 4_000_000_000_000_000
 
-// base acquires a key of the first store, or of the second, which answers with the base and otherwise with one
-// above the floor. It releases the key, and returns the base of the fence.
+// base acquires a key of the first store, or of the second, which answers with the base and
+// otherwise with one above the floor. It releases the key, and returns the base of the fence.
 func (d *twoStores) base(key string, second uint64) uint64 {
 	d.Helper()
-	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte(key), Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte(key),
+		Wait: protocol.WaitAlways})
 	d.answer()
 	d.otherGives(second)
 	fence := d.granted(7).Fence
@@ -33,7 +34,8 @@ func (d *twoStores) base(key string, second uint64) uint64 {
 	return fence >> 10
 }
 
-// otherGives answers every op of the second store with a base above its floor, and with the given one at least.
+// otherGives answers every op of the second store with a base above its floor, and with the given
+// one at least.
 func (d *twoStores) otherGives(least uint64) {
 	for p := d.other.main.Next(); p != nil; p = d.other.main.Next() {
 		p.Sent = d.now.Load()
@@ -47,8 +49,8 @@ func (d *twoStores) otherGives(least uint64) {
 
 var away = []Namespace{{}, {Prefix: "o:", Store: "other"}}
 
-// A reload moves keys that nobody holds. The fences of this host rise nevertheless, in every way in which a
-// configuration can route keys elsewhere.
+// A reload moves keys that nobody holds. The fences of this host rise nevertheless, in every way in
+// which a configuration can route keys elsewhere.
 func TestFencesRiseOverAReloadThatMovesKeys(t *testing.T) {
 	class := []Class{{Name: "c", Prefix: "o:k"}}
 	for name, x := range map[string]struct {
@@ -57,14 +59,16 @@ func TestFencesRiseOverAReloadThatMovesKeys(t *testing.T) {
 		thereAndBack   bool
 		alsoByTakeover bool
 	}{
-		"another store":        {was: away, is: []Namespace{{}, {Prefix: "o:"}}, alsoByTakeover: true},
-		"a namespace goes":     {was: away, is: []Namespace{{}}, alsoByTakeover: true},
-		"a namespace is added": {was: []Namespace{{Store: "other"}}, is: []Namespace{{Store: "other"}, {Prefix: "o:"}}, alsoByTakeover: true},
-		"a longer prefix":      {was: away, is: []Namespace{{}, {Prefix: "o:", Store: "other"}, {Prefix: "o:k"}}},
-		"in a circle":          {was: away, is: []Namespace{{Store: "other"}, {Prefix: "o:"}}},
-		"with classes":         {was: away, is: []Namespace{{}}, before: class, after: class},
-		"a class begins":       {was: away, is: []Namespace{{}}, after: class},
-		"a class ends":         {was: away, is: []Namespace{{}}, before: class},
+		"another store":    {was: away, is: []Namespace{{}, {Prefix: "o:"}}, alsoByTakeover: true},
+		"a namespace goes": {was: away, is: []Namespace{{}}, alsoByTakeover: true},
+		"a namespace is added": {was: []Namespace{{Store: "other"}},
+			is: []Namespace{{Store: "other"}, {Prefix: "o:"}}, alsoByTakeover: true},
+		"a longer prefix": {was: away, is: []Namespace{{}, {Prefix: "o:", Store: "other"},
+			{Prefix: "o:k"}}},
+		"in a circle":    {was: away, is: []Namespace{{Store: "other"}, {Prefix: "o:"}}},
+		"with classes":   {was: away, is: []Namespace{{}}, before: class, after: class},
+		"a class begins": {was: away, is: []Namespace{{}}, after: class},
+		"a class ends":   {was: away, is: []Namespace{{}}, before: class},
 	} {
 		for _, takeover := range []bool{false, true}[:1+map[bool]int{true: 1}[x.alsoByTakeover]] {
 			t.Run(fmt.Sprint(name, " by takeover ", takeover), func(t *testing.T) {
@@ -99,7 +103,8 @@ func (d *twoStores) passTo(next *twoStores) *twoStores {
 	return next
 }
 
-// Keys pass a store with an order of its own, whose fences cannot be raised. They rise again at the store after it.
+// Keys pass a store with an order of its own, whose fences cannot be raised. They rise again at the
+// store after it.
 func TestFencesRiseBehindAStoreWithItsOwnOrder(t *testing.T) {
 	for _, takeover := range []bool{false, true} {
 		withOwn := func() *twoStores {
@@ -124,7 +129,8 @@ func TestFencesRiseBehindAStoreWithItsOwnOrder(t *testing.T) {
 	}
 }
 
-// A lower fence_epoch lowers the fences of a store with its own order. They rise again at the next store.
+// A lower fence_epoch lowers the fences of a store with its own order. They rise again at the next
+// store.
 func TestFencesRiseBehindALowerEpoch(t *testing.T) {
 	d := newTwoStores(t)
 	own, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil)
@@ -156,7 +162,8 @@ func TestFencesRiseBehindALowerEpoch(t *testing.T) {
 	}
 }
 
-// A reload to a store that does not continue from the fences of this host is reported with the largest base.
+// A reload to a store that does not continue from the fences of this host is reported with the
+// largest base.
 func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 	d := newTwoStores(t)
 	if _, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil); err != nil {
@@ -204,8 +211,9 @@ func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 	}
 }
 
-// The floor of keys that have come from a store that is ahead has not been used yet when they go on to a pair of
-// stores. Their present store is the old one of the pair, and the new one decides fences itself. So they can fall.
+// The floor of keys that have come from a store that is ahead has not been used yet when they go on
+// to a pair of stores. Their present store is the old one of the pair, and the new one decides
+// fences itself. So they can fall.
 func TestACarriedFloorFromWhichAPairDoesNotContinueIsReported(t *testing.T) {
 	d := newTwoStores(t)
 	own, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil)
@@ -226,7 +234,8 @@ func TestACarriedFloorFromWhichAPairDoesNotContinueIsReported(t *testing.T) {
 	}
 }
 
-// A reload lowers fence_epoch, and may change the password of the store with it, whose bases are its own order.
+// A reload lowers fence_epoch, and may change the password of the store with it, whose bases are
+// its own order.
 func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
 	for _, password := range []bool{false, true} {
 		d := newTwoStores(t)
@@ -254,32 +263,36 @@ func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
 	}
 }
 
-// Keys go back from a store with an order of its own to that store and the one before it. Two stores apply their
-// fence_epoch themselves.
+// Keys go back from a store with an order of its own to that store and the one before it. Two
+// stores apply their fence_epoch themselves.
 func TestTheWayBackToAPairIsNotReported(t *testing.T) {
 	d := newTwoStores(t)
 	etcd := Part{Name: "etcd", Place: "etcd"}
-	for name, parts := range map[string][]Part{"alone": {etcd}, "pair": {{Name: "b", Place: "b"}, etcd}} {
+	for name, parts := range map[string][]Part{"alone": {etcd},
+		"pair": {{Name: "b", Place: "b"}, etcd}} {
 		sl, err := d.e.AddStore(name, upstream.Info{Queue: true, Pair: name == "pair"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		sl.parts.Store(&parts)
 	}
-	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) { t.Errorf("reported: %s %s %d", prefix, store, base) }})
+	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) {
+		t.Errorf("reported: %s %s %d", prefix, store, base)
+	}})
 	d.other = d.e.StoreNamed("alone")
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "alone", FenceEpoch: ahead})
 	d.base("o:k", 70)
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "pair"})
 }
 
-// Requests come while reloads move their key to and fro between two stores, one of which is an hour ahead. No request
-// meets the new routes without the floor that belongs to them.
+// Requests come while reloads move their key to and fro between two stores, one of which is an hour
+// ahead. No request meets the new routes without the floor that belongs to them.
 func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	d := newBeating(t)
 	stores := map[*StoreLane]*embedded.Store{d.u: d.store}
 	wall := func() time.Time { return time.Now().Add(time.Hour) }
-	first, err := embedded.Open(embedded.Options{Clock: d.now.Load, Session: 10 * time.Hour, Wall: wall})
+	first, err := embedded.Open(embedded.Options{Clock: d.now.Load,
+		Session: 10 * time.Hour, Wall: wall})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +336,8 @@ func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	k.s = d.e.Open(Peer{}, k)
 	ask := func(q *protocol.Request) protocol.Message {
 		send(k.s, q)
-		for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() { // a reload may be about to flush it
+		// a reload may be about to flush it
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() {
 			answer()
 			if m, ok := k.reply(t, q.ID); ok {
 				return m
@@ -335,7 +349,8 @@ func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	ask(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
 	last := uint64(0)
 	for id := uint64(10); id < 20_000; id += 2 {
-		m := ask(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte("k"), Wait: protocol.WaitAlways})
+		m := ask(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte("k"),
+			Wait: protocol.WaitAlways})
 		g, err := m.Grant()
 		if err != nil {
 			t.Fatal(m.ID, m.Code, err)

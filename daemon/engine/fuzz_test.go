@@ -35,15 +35,17 @@ func (d *deaf) Kill() {}
 
 func (d *deaf) Yield() {}
 
-// FuzzReceive: whatever two clients send, in whatever pieces, nothing panics, what they are told are
-// messages, and nothing is left when they have gone.
+// FuzzReceive: whatever two clients send, in whatever pieces, nothing panics, what they are told
+// are messages, and nothing is left when they have gone.
 func FuzzReceive(f *testing.F) {
-	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1, Name: []byte("fuzz")})
+	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1,
+		MaxVersion: 1, Name: []byte("fuzz")})
 	k, l := []byte("k"), []byte("l")
 	seed := hello
 	for _, q := range []protocol.Request{
 		{Op: protocol.OpAcquire, Key: k, Wait: protocol.WaitAlways},
-		{Op: protocol.OpAcquire, Key: k, Mode: protocol.Shared, Owner: 2, Wait: protocol.WaitAlways, TTL: 1000, Flags: protocol.FlagFixed},
+		{Op: protocol.OpAcquire, Key: k, Mode: protocol.Shared, Owner: 2, Wait: protocol.WaitAlways,
+			TTL: 1000, Flags: protocol.FlagFixed},
 		{Op: protocol.OpAcquire, Key: l, Mode: protocol.Permit, Permits: 2},
 		{Op: protocol.OpRelease, Key: k, Fence: 1 << 40, Flags: protocol.FlagAll | protocol.FlagQuiet},
 		{Op: protocol.OpRenew, Key: k, Fence: 1 << 40, TTL: 5},
@@ -107,11 +109,14 @@ func fuzzed(t *testing.T) (e *engine.Engine, settle func()) {
 	t.Cleanup(func() { _ = st.Close() })
 	table := cache.DefaultConfig()
 	table.MaxHolds, table.MaxWaiters, table.Seed = 8, 4, 1
-	e = engine.NewEngine(engine.Settings{Table: table, Users: engine.UserLimits{Conns: 1, Holds: 6, Waiters: 3},
-		MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, InFlight: 1, BatchSize: 8}, renewer.Boottime, func(int64) {})
+	e = engine.NewEngine(engine.Settings{Table: table,
+		Users:    engine.UserLimits{Conns: 1, Holds: 6, Waiters: 3},
+		MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, InFlight: 1,
+		BatchSize: 8}, renewer.Boottime, func(int64) {})
 	sl, err := e.AddStore("store", st.Info(), nil)
 	if err == nil {
-		err = e.Route([]engine.Namespace{{Store: "store"}, {Prefix: "l", Store: "store", Users: []int{0}, MaxHolds: 2}}, nil)
+		err = e.Route([]engine.Namespace{{Store: "store"},
+			{Prefix: "l", Store: "store", Users: []int{0}, MaxHolds: 2}}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -28,8 +28,12 @@ var joined = []prepared{
 			}
 		}, func() { e.End(s); e.End(o) }
 	}},
-	{"handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, 0) }},
-	{"quiet handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, protocol.FlagQuiet) }},
+	{"handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) {
+		return queue(t, e, 0)
+	}},
+	{"quiet handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) {
+		return queue(t, e, protocol.FlagQuiet)
+	}},
 }
 
 // fence is that of the grant that was flushed last, to request id.
@@ -52,7 +56,8 @@ func queue(t testing.TB, e *Engine, flags uint64) (step, end func()) {
 	}
 	release := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("queue"), Flags: flags}
 	release.Fence = lockFor(t, ss[0], kk[0], "queue", 0)
-	wait := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: release.Key, Wait: protocol.WaitAlways}
+	wait := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: release.Key,
+		Wait: protocol.WaitAlways}
 	for _, s := range ss[1:] {
 		send(s, &wait)
 	}

@@ -29,13 +29,16 @@ func newBeating(t *testing.T) *beating {
 	b.now.Store(int64(time.Hour))
 	clock := b.now.Load
 	var err error
-	if b.store, err = embedded.Open(embedded.Options{Clock: clock, Session: 10 * time.Hour}); err != nil {
+	if b.store, err = embedded.Open(embedded.Options{Clock: clock,
+		Session: 10 * time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = b.store.Close() })
-	b.e = NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
-		InFlight: 1, BatchSize: 64, Survey: 1}, clock, func(int64) {})
-	if b.u, err = b.e.AddStore("", upstream.Info{Rebase: true, Timeout: time.Second}, nil); err == nil {
+	b.e = NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame,
+		OutBuffer: 1 << 20,
+		InFlight:  1, BatchSize: 64, Survey: 1}, clock, func(int64) {})
+	if b.u, err = b.e.AddStore("", upstream.Info{Rebase: true, Timeout: time.Second},
+		nil); err == nil {
 		err = b.e.Route([]Namespace{{TTL: 30 * time.Second}}, nil)
 	}
 	if err != nil {
@@ -72,7 +75,8 @@ func (b *beating) exchange(lane *upstream.Lane) int {
 
 func (b *beating) acquire(key string, ttl time.Duration) protocol.Grant {
 	b.Helper()
-	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 5, Key: []byte(key), TTL: uint64(ttl / time.Millisecond)})
+	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 5, Key: []byte(key),
+		TTL: uint64(ttl / time.Millisecond)})
 	b.answer()
 	m := b.k.last(b)
 	g, err := m.Grant()
@@ -119,8 +123,8 @@ func (b *beating) untilBeat(until uint64) uint64 {
 	return until
 }
 
-// A survey of many holds takes several ticks. Grants and releases meanwhile must not make the keepalive state more
-// than what is true of every hold.
+// A survey of many holds takes several ticks. Grants and releases meanwhile must not make the
+// keepalive state more than what is true of every hold.
 func TestGrantedDuringASurvey(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
@@ -135,7 +139,8 @@ func TestGrantedDuringASurvey(t *testing.T) {
 	short := b.acquire("short", time.Second)
 	until := b.untilBeat(0)
 	if until > short.Deadline {
-		t.Errorf("all is said to be valid %d ms longer than what was granted meanwhile", until-short.Deadline)
+		t.Errorf("all is said to be valid %d ms longer than what was granted meanwhile",
+			until-short.Deadline)
 	}
 }
 
@@ -156,8 +161,10 @@ func TestGivenUpDuringASurvey(t *testing.T) {
 	}
 	b.due()
 	until := b.tick()
-	for next := len(fences) - 2; until == 0 && next > 0; next -= 2 { // the one that would be looked at next
-		send(b.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte(keyOfShard(9, next)), Fence: fences[next]})
+	// the one that would be looked at next
+	for next := len(fences) - 2; until == 0 && next > 0; next -= 2 {
+		send(b.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte(keyOfShard(9, next)),
+			Fence: fences[next]})
 		b.answer()
 		until = b.tick()
 	}
@@ -180,8 +187,8 @@ func keyOfShard(shard, nth int) string {
 	}
 }
 
-// Surveys are spread over an eighth of the time between keepalives, in parts that are neither too close nor too far
-// apart.
+// Surveys are spread over an eighth of the time between keepalives, in parts that are neither too
+// close nor too far apart.
 func TestPauseBetweenPartsOfSurveys(t *testing.T) {
 	surveys := func(sessions int, holds int64, ttl time.Duration) (all []survey) {
 		for range sessions {
@@ -198,7 +205,8 @@ func TestPauseBetweenPartsOfSurveys(t *testing.T) {
 		{surveys(1, 1_000_000, 30*time.Second), 2600 * time.Microsecond},
 		{surveys(1, 1_000_000, 3*time.Second), time.Millisecond},
 		{surveys(10_000, 1, 30*time.Second), 5 * time.Millisecond},
-		{append(surveys(1, 1_000_000, 30*time.Second), surveys(1, 1, time.Second)...), time.Millisecond}, // the most urgent
+		// the most urgent
+		{append(surveys(1, 1_000_000, 30*time.Second), surveys(1, 1, time.Second)...), time.Millisecond},
 		{nil, 5 * time.Millisecond},
 	} {
 		if got := time.Duration(pauseOf(c.all, maxSurvey)); got.Round(100*time.Microsecond) != c.pause {
@@ -207,8 +215,9 @@ func TestPauseBetweenPartsOfSurveys(t *testing.T) {
 	}
 }
 
-// grantedBehindAnother returns the grant of a key that requires a heartbeat of 2 s. The session, which holds a key
-// that requires none, has waited that long for it, and has sent nothing meanwhile.
+// grantedBehindAnother returns the grant of a key that requires a heartbeat of 2 s. The session,
+// which holds a key that requires none, has waited that long for it, and has sent nothing
+// meanwhile.
 func (b *beating) grantedBehindAnother(wait time.Duration) protocol.Grant {
 	b.Helper()
 	err := b.e.Route([]Namespace{{TTL: 30 * time.Second},
@@ -220,7 +229,8 @@ func (b *beating) grantedBehindAnother(wait time.Duration) protocol.Grant {
 	other, _ := open(b.T, b.e)
 	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("h:k"), TTL: 30_000})
 	b.answer()
-	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000, Wait: protocol.WaitAlways})
+	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000,
+		Wait: protocol.WaitAlways})
 	b.answer()
 	b.now.Add(int64(wait))
 	b.e.End(other)
@@ -235,15 +245,16 @@ func (b *beating) grantedBehindAnother(wait time.Duration) protocol.Grant {
 	return g
 }
 
-// A session that holds something else, and has been silent for longer than a namespace allows, is not
-// granted a key there whose validity is over already.
+// A session that holds something else, and has been silent for longer than a namespace allows, is
+// not granted a key there whose validity is over already.
 func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 	b := newBeating(t)
 	b.grantedBehindAnother(3 * time.Second)
 }
 
-// A session whose other hold has infrequent keepalives has answered the last one long ago when it is granted a key that
-// requires a heartbeat. Its silence counts from the grant on: the next keepalive comes in time for its answer.
+// A session whose other hold has infrequent keepalives has answered the last one long ago when it
+// is granted a key that requires a heartbeat. Its silence counts from the grant on: the next
+// keepalive comes in time for its answer.
 func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
@@ -251,13 +262,14 @@ func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
 	b.answersKeepalives(time.Duration(g.Left)*time.Millisecond+5*time.Second, true)
 }
 
-// A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there
-// is lost in the end. Until then and behind it there are keepalives for its other hold.
+// A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its
+// hold there is lost in the end. Until then and behind it there are keepalives for its other hold.
 func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 	b := newBeating(t)
 	b.acquire("h:k", time.Minute)
 	until := int64(b.acquire("other", 6*time.Second).Deadline)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second},
+		{Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	lost := false
@@ -283,7 +295,8 @@ func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 				}
 				until = max(until, int64(at))
 			case protocol.EventLost:
-				if key, _, _, reason, err := m.Lost(); err != nil || key != "h:k" || reason != protocol.LostSilent {
+				if key, _, _, reason, err := m.Lost(); err != nil || key != "h:k" ||
+					reason != protocol.LostSilent {
 					t.Fatal("lost:", key, reason, err)
 				}
 				lost = true
@@ -299,12 +312,13 @@ func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 	}
 }
 
-// A reader is delayed between its look at the clock and a request. Meanwhile a validity is stated from a
-// later time on, at which the session counts as heard: the request does not move that back.
+// A reader is delayed between its look at the clock and a request. Meanwhile a validity is stated
+// from a later time on, at which the session counts as heard: the request does not move that back.
 func TestARequestThatIsReadLateMovesNoSilenceForward(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	g := b.acquire("k", 30*time.Second)
@@ -316,13 +330,14 @@ func TestARequestThatIsReadLateMovesNoSilenceForward(t *testing.T) {
 		b.now.Add(int64(20 * time.Millisecond))
 		b.e.Tick()
 	}
-	if left := int64(g.Deadline) - b.now.Load()/int64(time.Millisecond); left > 0 && b.s.core.Holds.Load() == 0 {
+	if left := int64(g.Deadline) - b.now.Load()/int64(time.Millisecond); left > 0 &&
+		b.s.core.Holds.Load() == 0 {
 		t.Errorf("the hold is lost %d ms before the end of its stated validity", left)
 	}
 }
 
-// answersKeepalives runs for d, with a client that answers each keepalive at once, and with a store that answers if
-// up. It fails if a hold is lost.
+// answersKeepalives runs for d, with a client that answers each keepalive at once, and with a store
+// that answers if up. It fails if a hold is lost.
 func (b *beating) answersKeepalives(d time.Duration, up bool) {
 	b.Helper()
 	holds := b.s.core.Holds.Load()
@@ -341,9 +356,9 @@ func (b *beating) answersKeepalives(d time.Duration, up bool) {
 	}
 }
 
-// A reload adds a heartbeat when the lease has almost ended, because its store has not answered renewals for a
-// while. Then the store answers again. The client can be silent only behind a keepalive that it has had time to
-// answer, and the keepalives before the reload were infrequent.
+// A reload adds a heartbeat when the lease has almost ended, because its store has not answered
+// renewals for a while. Then the store answers again. The client can be silent only behind a
+// keepalive that it has had time to answer, and the keepalives before the reload were infrequent.
 func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, 30 * time.Second} {
 		for _, left := range []time.Duration{100 * time.Millisecond, ttl / 10, ttl / 5, 2 * ttl / 5} {
@@ -362,12 +377,13 @@ func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
 	}
 }
 
-// The daemon stands still after it has sent a keepalive. The client answers at once. When the daemon goes on, its timer
-// fires before it reads the answer.
+// The daemon stands still after it has sent a keepalive. The client answers at once. When the
+// daemon goes on, its timer fires before it reads the answer.
 func TestADaemonThatStoodStillCallsNobodySilent(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	b.acquire("k", 30*time.Second)

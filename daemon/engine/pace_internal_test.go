@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// A tenth of a second's worth of work is not delayed, and the rest comes at the rate. Idle time saves up no more than that.
+// A tenth of a second's worth of work is not delayed, and the rest comes at the rate. Idle time
+// saves up no more than that.
 func TestPace(t *testing.T) {
 	var p pace
 	now := int64(time.Hour)
@@ -19,7 +20,8 @@ func TestPace(t *testing.T) {
 		wait  time.Duration
 	}{
 		{0, 100, 0}, {0, 1, time.Millisecond}, {0, 9, 10 * time.Millisecond},
-		{10 * time.Millisecond, 0, 0}, {time.Hour, 150, 50 * time.Millisecond}, {60 * time.Millisecond, 5, 0},
+		{10 * time.Millisecond, 0, 0}, {time.Hour, 150, 50 * time.Millisecond},
+		{60 * time.Millisecond, 5, 0},
 		{time.Hour, 5100, 5 * time.Second}, {0, 1, paceMaxWait}, {0, 2, 5002 * time.Millisecond},
 	} {
 		now += int64(s.after)
@@ -29,8 +31,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A connection checks the limit again after a twentieth of a second's worth of work, and after each request while its
-// user is over the limit.
+// A connection checks the limit again after a twentieth of a second's worth of work, and after each
+// request while its user is over the limit.
 func TestQuotaOfAPace(t *testing.T) {
 	now := int64(time.Hour)
 	for rate, want := range map[int64]int{1: 1, 39: 1, 200: 10, 1 << 30: maxQuota} {

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A reload puts keys into a namespace of its own, which has a limit, and lets a waiter there in at once. Holds in
-// other shards of the lock table count by then.
+// A reload puts keys into a namespace of its own, which has a limit, and lets a waiter there in at
+// once. Holds in other shards of the lock table count by then.
 func TestAReloadCountsAllHoldsBeforeItGrants(t *testing.T) {
 	for _, shard := range []int{0, 62} { // of the waiter; the reload visits the shards in order
 		b := newBeating(t)
@@ -19,7 +19,8 @@ func TestAReloadCountsAllHoldsBeforeItGrants(t *testing.T) {
 		}
 		key := prefixedKeyOfShard(shard)
 		ask := func(s *Session, id uint64, key string, wait int64) {
-			send(s, &protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(key), Mode: protocol.Shared, Wait: wait})
+			send(s, &protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(key),
+				Mode: protocol.Shared, Wait: wait})
 			b.answer()
 		}
 		ask(b.s, 1, key, 0)
@@ -31,12 +32,14 @@ func TestAReloadCountsAllHoldsBeforeItGrants(t *testing.T) {
 		if n := b.e.Held(); n != 2 || k.buf != nil {
 			t.Fatalf("%d holds before the reload", n)
 		}
-		err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "n:", TTL: 30 * time.Second, Tenure: time.Hour, MaxHolds: 2}}, nil)
+		err := b.e.Route([]Namespace{{TTL: 30 * time.Second},
+			{Prefix: "n:", TTL: 30 * time.Second, Tenure: time.Hour, MaxHolds: 2}}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if m := k.last(t); m.ID != 3 || m.Code != protocol.Limit {
-			t.Errorf("waiter in shard %d: %v, with %d holds in a namespace that may have 2", shard, m.Code, b.e.Held())
+			t.Errorf("waiter in shard %d: %v, with %d holds in a namespace that may have 2", shard,
+				m.Code, b.e.Held())
 		}
 		b.e.End(other)
 		b.e.End(b.s)
@@ -55,8 +58,8 @@ func prefixedKeyOfShard(shard int) string {
 	}
 }
 
-// Requests come between the moment from which they meet the new routes and the visit of the reload to the shard
-// whose holds and waiters count in their namespace.
+// Requests come between the moment from which they meet the new routes and the visit of the reload
+// to the shard whose holds and waiters count in their namespace.
 func TestRequestsDuringAReloadMeetItsLimits(t *testing.T) {
 	d := newTwoStores(t)
 	if _, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil); err != nil {
@@ -66,10 +69,12 @@ func TestRequestsDuringAReloadMeetItsLimits(t *testing.T) {
 	d.acquire("h:held", time.Minute)
 	d.acquire("w:held", time.Minute)
 	waiter, _ := open(t, d.e)
-	send(waiter, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("w:held"), Wait: protocol.WaitAlways})
+	send(waiter, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("w:held"),
+		Wait: protocol.WaitAlways})
 	d.answer()
 	during := false
-	d.e.Observe(onFall{fall: func(string, string, uint64) { // the routes have changed, and no shard has been visited
+	// the routes have changed, and no shard has been visited
+	d.e.Observe(onFall{fall: func(string, string, uint64) {
 		during = true
 		for id, c := range map[uint64]struct {
 			key  string
@@ -83,20 +88,22 @@ func TestRequestsDuringAReloadMeetItsLimits(t *testing.T) {
 			}
 		}
 	}})
-	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own"}, Namespace{Prefix: "h:", MaxHolds: 1}, Namespace{Prefix: "w:", MaxWaiters: 1})
+	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own"}, Namespace{Prefix: "h:", MaxHolds: 1},
+		Namespace{Prefix: "w:", MaxWaiters: 1})
 	if !during {
 		t.Fatal("nothing was asked during the reload")
 	}
 }
 
-// A reload shortens max_wait while an acquire-many waits for its first key or for a later one. The time counts from the
-// beginning of the request, also for the keys that it waits for later.
+// A reload shortens max_wait while an acquire-many waits for its first key or for a later one. The
+// time counts from the beginning of the request, also for the keys that it waits for later.
 func TestAShorterMaxWaitReachesTheLaterWaitsOfAnAcquireMany(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		d := newBeating(t)
 		a, b := d.acquire("a", time.Hour), d.acquire("b", time.Hour)
 		other, k := open(t, d.e)
-		send(other, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
+		send(other, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9,
+			Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
 		d.answer()
 		reload := func() {
 			if err := d.e.Route([]Namespace{{MaxWait: 5 * time.Second}}, nil); err != nil {
@@ -135,7 +142,8 @@ func TestAShorterMaxWaitReachesTheLaterWaitsOfAnAcquireMany(t *testing.T) {
 func TestTheLongestTimesOfANamespace(t *testing.T) {
 	const longest = time.Duration(cache.Forever)
 	d := newBeating(t)
-	err := d.e.Route([]Namespace{{MaxWait: longest, MaxHold: longest, Heartbeat: longest, LingerPause: longest,
+	err := d.e.Route([]Namespace{{MaxWait: longest, MaxHold: longest, Heartbeat: longest,
+		LingerPause:    longest,
 		MaxHandoffTime: longest, LocalAfter: longest, Local: true}}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -143,8 +151,10 @@ func TestTheLongestTimesOfANamespace(t *testing.T) {
 	a := d.acquire("a", time.Hour)
 	other, k := open(t, d.e)
 	k.buf = nil
-	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 8, Key: []byte("a"), Wait: protocol.WaitAlways})
-	send(other, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 1, Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
+	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 8, Key: []byte("a"),
+		Wait: protocol.WaitAlways})
+	send(other, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 1,
+		Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
 	d.answer()
 	d.e.Reroute()
 	d.now.Add(int64(time.Minute))

@@ -43,7 +43,8 @@ func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
 	b.answer() // the other store's
 	at := b.e.Tick()
 	if n := waiting(slow); n != maxWakes || at <= b.now.Load() {
-		t.Fatalf("%d wait where there is no room, and the next tick is due in %v", n, time.Duration(at-b.now.Load()))
+		t.Fatalf("%d wait where there is no room, and the next tick is due in %v", n,
+			time.Duration(at-b.now.Load()))
 	}
 
 	renewed := 0

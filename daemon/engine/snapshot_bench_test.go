@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkSnapshot writes the snapshot of an engine with many locks, and reads it into another one.
+// BenchmarkSnapshot writes the snapshot of an engine with many locks, and reads it into another
+// one.
 func BenchmarkSnapshot(b *testing.B) {
 	const sessions, each = 500, 200
 	e := testEngine(b)

@@ -50,19 +50,22 @@ var derived = map[string]string{
 
 	"upstream.Lane.free":        "spare batches",
 	"upstream.Lane.inFlight":    "nothing is in flight when a snapshot is made",
-	"upstream.Lane.maxInFlight": "from the configuration", "upstream.Lane.maxOps": "from the configuration",
-	"upstream.Lane.gathers": "from the driver", "upstream.Lane.usual": "a mean that soon settles again",
-	"upstream.Lane.stats":  "counters of this process",
-	"upstream.queue.head":  "an index",
-	"upstream.queue.n":     "the number of ops",
-	"upstream.queue.spare": "spare",
-	"cache.Op.Ref":         "found again by key and generation",
-	"cache.Op.Store":       "the lane's", "cache.Op.For": "its session's count of answers starts again",
+	"upstream.Lane.maxInFlight": "from the configuration",
+	"upstream.Lane.maxOps":      "from the configuration",
+	"upstream.Lane.gathers":     "from the driver",
+	"upstream.Lane.usual":       "a mean that soon settles again",
+	"upstream.Lane.stats":       "counters of this process",
+	"upstream.queue.head":       "an index",
+	"upstream.queue.n":          "the number of ops",
+	"upstream.queue.spare":      "spare",
+	"cache.Op.Ref":              "found again by key and generation",
+	"cache.Op.Store":            "the lane's", "cache.Op.For": "its session's count of answers starts again",
 
 	"engine.Session.engine": "each process has its own", "engine.Session.pace": "the user's",
 	"engine.Session.transport": "the connection's",
 	"engine.Session.questions": "none is open when a snapshot is made",
-	"engine.Session.req":       "valid during one call", "engine.Session.after": "valid during one call",
+	"engine.Session.req":       "valid during one call",
+	"engine.Session.after":     "valid during one call",
 	"engine.Session.AuditTail": "made again", "engine.Session.touched": "valid during one call",
 	"engine.Session.ended":    "an ended session is not in the snapshot",
 	"engine.Session.surveyed": "a survey in progress starts again",
@@ -84,15 +87,20 @@ var derived = map[string]string{
 	"cache.Acquire.Limit":    "there are no multi-acquires of permits",
 	"cache.Acquire.Draining": "set again by each request",
 
-	"cache.Table.locks (keys)": "the lock's own key", "cache.Table.semaphores (keys)": "the semaphore's own key",
-	"cache.Table.cfg": "from the configuration", "cache.Table.noLinger": "set by a drain",
-	"cache.Table.timers": "rebuilt from leases and waiters", "cache.Table.forced": "counted again",
-	"cache.Table.waits":     "rebuilt by since",
-	"cache.Table.holds":     "rebuilt by since",
-	"cache.Table.places":    "part of a view in progress",
-	"cache.Table.toAdvance": "those of leases with waiters again, until Reroute",
-	"cache.Table.leaving":   "empty after Reroute",
-	"cache.Table.freeLocks": "spare", "cache.Table.freePermits": "spare", "cache.Table.dropped": "spare", "cache.Table.freeHolds": "spare", "cache.Table.freeReleased": "spare", "cache.Table.freeWaits": "spare",
+	"cache.Table.locks (keys)":      "the lock's own key",
+	"cache.Table.semaphores (keys)": "the semaphore's own key",
+	"cache.Table.cfg":               "from the configuration",
+	"cache.Table.noLinger":          "set by a drain",
+	"cache.Table.timers":            "rebuilt from leases and waiters",
+	"cache.Table.forced":            "counted again",
+	"cache.Table.waits":             "rebuilt by since",
+	"cache.Table.holds":             "rebuilt by since",
+	"cache.Table.places":            "part of a view in progress",
+	"cache.Table.toAdvance":         "those of leases with waiters again, until Reroute",
+	"cache.Table.leaving":           "empty after Reroute",
+	"cache.Table.freeLocks":         "spare", "cache.Table.freePermits": "spare",
+	"cache.Table.dropped": "spare", "cache.Table.freeHolds": "spare",
+	"cache.Table.freeReleased": "spare", "cache.Table.freeWaits": "spare",
 	"cache.Renewal.Index": "an index", "cache.Renewal.Shard": "the table's",
 	"cache.leaseState.ns":       "the route of the key",
 	"cache.Lease.kind":          "the lock, semaphore or permit that has it",
@@ -109,12 +117,15 @@ var derived = map[string]string{
 	"cache.storeRecord.users": "counted again", "cache.storeRecord.held": "counted again",
 	"cache.storeRecord.moved": "counted again",
 	"cache.Stats.Holds":       "counted again", "cache.Stats.Waiters": "counted again",
-	"cache.StoreStats.Held": "filled in for readers", "cache.StoreStats.Moved": "filled in for readers",
-	"cache.habits.evicted": "nil between events",
+	"cache.StoreStats.Held":  "filled in for readers",
+	"cache.StoreStats.Moved": "filled in for readers",
+	"cache.habits.evicted":   "nil between events",
 }
 
-// names has the fields by which a snapshot refers to things. The snapshot has them, but a test cannot change one alone.
-var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true, "cache.releasedHold.class": true,
+// names has the fields by which a snapshot refers to things. The snapshot has them, but a test
+// cannot change one alone.
+var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true,
+	"cache.hold.class": true, "cache.releasedHold.class": true,
 	"engine.class.prefix": true, "engine.class.name": true}
 
 func snapshotOf(e *Engine) (snapshot []byte, err error) {
@@ -122,11 +133,13 @@ func snapshotOf(e *Engine) (snapshot []byte, err error) {
 	return snapshot, err
 }
 
-// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the snapshot
-// and taken over from it, or listed in derived.
+// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in
+// the snapshot and taken over from it, or listed in derived.
 func TestTheSnapshotHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
-	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any { return nobody{} },
+	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any {
+		return nobody{}
+	},
 		Snapshot: func() ([]byte, error) { return snapshotOf(d.e) },
 		Again: func(snapshot []byte) ([]byte, error) {
 			next := d.twin()
@@ -163,7 +176,8 @@ func newRich(t *testing.T) *twoStores {
 		acquire("o:lingers", 0, protocol.Exclusive, protocol.WaitAlways, 0)
 		d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5 + base})
 		d.now.Add(int64(time.Millisecond))
-		ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("o:lingers"), Fence: d.granted(id).Fence})
+		ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("o:lingers"),
+			Fence: d.granted(id).Fence})
 		d.otherAnswers(cache.Result{Status: cache.Done})
 	}
 	renewed := d.acquire("renewed", 20*time.Second)
@@ -175,7 +189,8 @@ func newRich(t *testing.T) *twoStores {
 	ask(protocol.Request{Op: protocol.OpInspect, Key: []byte("inspected")})
 	acquire("o:asked", 1, protocol.Exclusive, protocol.WaitAlways, 0)
 	acquire("o:permits", 1, protocol.Permit, protocol.WaitAlways, 0)
-	ask(protocol.Request{Op: protocol.OpAcquireMany, Owner: 7, Keys: [][]byte{[]byte("held"), []byte("o:many")},
+	ask(protocol.Request{Op: protocol.OpAcquireMany, Owner: 7,
+		Keys: [][]byte{[]byte("held"), []byte("o:many")},
 		Wait: 60000, TTL: 20000})
 	ask(protocol.Request{Op: protocol.OpCancel, Key: []byte("held"), Target: id})
 	d.e.StoreDown(d.other, errors.New("down"))
@@ -183,14 +198,16 @@ func newRich(t *testing.T) *twoStores {
 	return d
 }
 
-var richSpaces = []Namespace{{MaxHold: time.Hour}, {Prefix: "o:", Store: "other", Linger: 2 * time.Second}}
+var richSpaces = []Namespace{{MaxHold: time.Hour},
+	{Prefix: "o:", Store: "other", Linger: 2 * time.Second}}
 
 // twin returns an engine that can take the snapshot of d.
 func (d *twoStores) twin() *Engine {
 	e := NewEngine(*d.e.settings(), d.now.Load, func(int64) {})
 	_, err := e.AddStore("", d.u.info, nil)
 	if err == nil {
-		_, err = e.AddStore("other", upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
+		_, err = e.AddStore("other", upstream.Info{Rebase: true, Queue: true, Permits: true,
+			Timeout: time.Second}, nil)
 	}
 	if err == nil {
 		err = e.Route(richSpaces, nil)

@@ -9,7 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
+// takenOver has next continue with d's state, at the same time. It returns the session, which is
+// d's.
 func (d *beating) takenOver(next *beating) *Session {
 	d.Helper()
 	snapshot, _, err := d.e.Snapshot()
@@ -27,14 +28,15 @@ func (d *beating) takenOver(next *beating) *Session {
 	return sessions[0]
 }
 
-// The configuration of the successor introduces a heartbeat. No hold is lost before the validity ends that the
-// earlier process stated.
+// The configuration of the successor introduces a heartbeat. No hold is lost before the validity
+// ends that the earlier process stated.
 func TestASuccessorWithAHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	d, next := newBeating(t), newBeating(t)
 	g := d.acquire("k", 30*time.Second)
 	d.now.Add(int64(10 * time.Second))
 	d.e.Tick() // sends a keepalive, which the client does not answer
-	if err := next.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 5 * time.Second}}, nil); err != nil {
+	if err := next.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 5 * time.Second}},
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	s := d.takenOver(next)
@@ -44,12 +46,13 @@ func TestASuccessorWithAHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *test
 	}
 	now := next.now.Load() / int64(time.Millisecond)
 	if left := int64(g.Deadline) - now; left > 0 && s.core.Holds.Load() == 0 {
-		t.Errorf("the hold is lost %v before the end of its stated validity", time.Duration(left)*time.Millisecond)
+		t.Errorf("the hold is lost %v before the end of its stated validity",
+			time.Duration(left)*time.Millisecond)
 	}
 }
 
-// A lease lingers when the successor takes over, whose configuration disables linger. The lease is used again,
-// and no longer wakes the table for the end of its linger.
+// A lease lingers when the successor takes over, whose configuration disables linger. The lease is
+// used again, and no longer wakes the table for the end of its linger.
 func TestASuccessorWithoutLingerForgetsWhenALeaseStopsLingering(t *testing.T) {
 	d, next := newTwoStores(t), newTwoStores(t)
 	route := func(d *twoStores, linger time.Duration) {
@@ -85,13 +88,15 @@ func TestASuccessorWithoutLingerForgetsWhenALeaseStopsLingering(t *testing.T) {
 	}
 }
 
-// A key waits at a store that the successor does not use for it. The successor leaves the queue there at once.
+// A key waits at a store that the successor does not use for it. The successor leaves the queue
+// there at once.
 func TestASuccessorLeavesTheQueueOfAStoreThatItsKeysHaveLeft(t *testing.T) {
 	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
 		d, next := newTwoStores(t), newTwoStores(t)
 		third := next.add("third")
 		next.route(Namespace{}, Namespace{Prefix: "o:", Store: "third"})
-		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode,
+			Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
 		if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
 			t.Fatal("the store was not asked")
 		}
@@ -105,15 +110,16 @@ func TestASuccessorLeavesTheQueueOfAStoreThatItsKeysHaveLeft(t *testing.T) {
 	}
 }
 
-// A reader waits because the lease has been on this host for as long as the namespace allows. The successor allows it
-// for longer, and lets the reader in at once.
+// A reader waits because the lease has been on this host for as long as the namespace allows. The
+// successor allows it for longer, and lets the reader in at once.
 func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
 	d, next := newTwoStores(t), newTwoStores(t)
 	d.route(Namespace{Tenure: time.Second})
 	next.route(Namespace{Tenure: time.Hour})
 	ask := func(owner uint64) {
-		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: owner, Owner: owner, Key: []byte("k"), Mode: protocol.Shared,
-			TTL: 60_000, Wait: protocol.WaitAlways})
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: owner, Owner: owner, Key: []byte("k"),
+			Mode: protocol.Shared,
+			TTL:  60_000, Wait: protocol.WaitAlways})
 		d.answer()
 	}
 	ask(7)
@@ -129,13 +135,16 @@ func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
 	next.granted(8)
 }
 
-// A store was down when a process left its state behind, and the next process starts much later. It asks the store for
-// what waiters want, before it refuses any of them. The last request of the earlier process had been queued, or had failed.
+// A store was down when a process left its state behind, and the next process starts much later. It
+// asks the store for what waiters want, before it refuses any of them. The last request of the
+// earlier process had been queued, or had failed.
 func TestASuccessorDoesNotRefuseWaitersForAStoreThatWasDown(t *testing.T) {
 	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
-		for _, last := range []cache.Result{{Status: cache.Queued}, {Status: cache.Unknown, Err: upstream.ErrDown}} {
+		for _, last := range []cache.Result{{Status: cache.Queued},
+			{Status: cache.Unknown, Err: upstream.ErrDown}} {
 			d, next := newTwoStores(t), newTwoStores(t)
-			send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+			send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode,
+				Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
 			if d.otherAnswers(last) == 0 {
 				t.Fatal("the store was not asked")
 			}
@@ -151,11 +160,12 @@ func TestASuccessorDoesNotRefuseWaitersForAStoreThatWasDown(t *testing.T) {
 	}
 }
 
-// A request has failed shortly before a process left its state behind, and the next process starts much later. The
-// store counts as up all the time.
+// A request has failed shortly before a process left its state behind, and the next process starts
+// much later. The store counts as up all the time.
 func TestASuccessorDoesNotRefuseWaitersForARequestThatHadFailed(t *testing.T) {
 	d, next := newTwoStores(t), newTwoStores(t)
-	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"),
+		Wait: protocol.WaitAlways})
 	if d.otherAnswers(cache.Result{Status: cache.Unknown, Err: upstream.ErrDown}) == 0 {
 		t.Fatal("the store was not asked")
 	}

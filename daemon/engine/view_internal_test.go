@@ -46,7 +46,8 @@ func TestAViewVisitsALimitedNumberOfHolds(t *testing.T) {
 	if !scanTables(e, q, newBest(q, orders["age"].holds), counting) || looked > shards*51 {
 		t.Errorf("by age: %d visited", looked)
 	}
-	if rows = newBest(&ViewQuery{Sort: "trouble", Limit: 50}, troubleFirst(0)); !scanTables(e, &ViewQuery{Sort: "trouble"}, rows, counting) {
+	if rows = newBest(&ViewQuery{Sort: "trouble", Limit: 50}, troubleFirst(0)); !scanTables(e,
+		&ViewQuery{Sort: "trouble"}, rows, counting) {
 		t.Error("few holds are too many")
 	}
 	v := viewOf(t, e, ViewQuery{Limit: 5})
@@ -59,11 +60,13 @@ func TestAViewVisitsALimitedNumberOfHolds(t *testing.T) {
 		t.Errorf("%+v", v.More)
 	}
 	e.maxScanned = 640
-	if v = viewOf(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen || !v.More.Holds {
+	if v = viewOf(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen ||
+		!v.More.Holds {
 		t.Errorf("%+v %d", v.More, len(v.Holds))
 	}
 	e.maxScanned = maxScanned
-	if v = viewOf(t, e, ViewQuery{Sort: "key", Desc: true, Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
+	if v = viewOf(t, e, ViewQuery{Sort: "key", Desc: true,
+		Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
 		t.Errorf("%+v", v.More)
 	}
 	for i := range e.shards {
@@ -76,7 +79,8 @@ func TestAViewVisitsALimitedNumberOfHolds(t *testing.T) {
 func TestAViewOfAKeyOrOfPartOfOne(t *testing.T) {
 	e := testEngine(t)
 	stock(t, e, 200)
-	for q, want := range map[ViewQuery]int{{Key: "stock:0000017"}: 1, {Key: "stock:000001"}: 0, {Search: "017"}: 11, {Search: "00010"}: 11, {Search: "x"}: 0,
+	for q, want := range map[ViewQuery]int{{Key: "stock:0000017"}: 1, {Key: "stock:000001"}: 0,
+		{Search: "017"}: 11, {Search: "00010"}: 11, {Search: "x"}: 0,
 		{Search: "17", Prefix: "stock:00001"}: 11} {
 		for _, q.Sort = range ViewSorts {
 			if v := viewOf(t, e, q); len(v.Holds) != want {
@@ -113,7 +117,8 @@ func TestBestKeepsTheFirst(t *testing.T) {
 	for i := range all {
 		all[i] = i * 7919 % 5003
 	}
-	for _, q := range []*ViewQuery{{Limit: 1}, {Limit: 50}, {Limit: 50, Desc: true}, {Limit: 5000}, {Limit: 6000}} {
+	for _, q := range []*ViewQuery{{Limit: 1}, {Limit: 50}, {Limit: 50, Desc: true}, {Limit: 5000},
+		{Limit: 6000}} {
 		b := newBest(q, func(a, b *int) int { return *a - *b })
 		most := 0
 		for part := range slices.Chunk(all, 97) {
@@ -124,7 +129,8 @@ func TestBestKeepsTheFirst(t *testing.T) {
 		if q.Desc {
 			slices.Reverse(want)
 		}
-		if got := b.sort(); !slices.Equal(got, want[:min(q.Limit, len(want))]) || b.cut != (q.Limit < len(all)) || most > 2*q.Limit+DefaultViewRows {
+		if got := b.sort(); !slices.Equal(got, want[:min(q.Limit, len(want))]) ||
+			b.cut != (q.Limit < len(all)) || most > 2*q.Limit+DefaultViewRows {
 			t.Errorf("%+v: %d rows, at most %d, cut %v", q, len(got), most, b.cut)
 		}
 	}

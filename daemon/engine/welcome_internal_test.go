@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A reload changes the frame limit. Sessions keep the one that their welcome stated, in both directions and
-// over a takeover: their clients know no other.
+// A reload changes the frame limit. Sessions keep the one that their welcome stated, in both
+// directions and over a takeover: their clients know no other.
 func TestSessionsKeepTheFrameLimitOfTheirWelcome(t *testing.T) {
 	set := func(e *Engine, frame int) {
 		e.SetLimits(Limits{MaxHolds: 10_000, MaxWaiters: 10_000, MaxFrame: frame, OutBuffer: 1 << 20})

@@ -24,7 +24,8 @@ func TestClaimWithoutADaemon(t *testing.T) {
 	ln.SetUnlinkOnClose(false)
 	_ = ln.Close()
 	for _, socket := range []string{stale, filepath.Join(dir, "none.sock")} {
-		if _, err := takeover.Claim(t.Context(), socket, "successor"); !errors.Is(err, takeover.ErrNobody) {
+		if _, err := takeover.Claim(t.Context(), socket, "successor"); !errors.Is(err,
+			takeover.ErrNobody) {
 			t.Errorf("%s: %v", socket, err)
 		}
 	}

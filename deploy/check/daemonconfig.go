@@ -24,7 +24,8 @@ func daemonConfig(_ string, data []byte) error {
 			return err
 		}
 		var c core.ConfigMap
-		if err := yaml.Unmarshal(doc, &c); err != nil || c.Kind != "ConfigMap" || c.Data["locksidecar.yaml"] == "" {
+		if err := yaml.Unmarshal(doc, &c); err != nil || c.Kind != "ConfigMap" ||
+			c.Data["locksidecar.yaml"] == "" {
 			continue
 		}
 		fmt.Print(c.Data["locksidecar.yaml"])

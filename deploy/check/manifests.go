@@ -16,7 +16,8 @@ import (
 
 func manifests(name string, data []byte) error {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(clientscheme.AddToScheme(scheme), monitoring.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(clientscheme.AddToScheme(scheme),
+		monitoring.AddToScheme(scheme)); err != nil {
 		return err
 	}
 	decoder := serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDeserializer()

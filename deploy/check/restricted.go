@@ -56,7 +56,8 @@ func container(p *core.PodSpec, c *core.Container, root bool) error {
 			return fmt.Errorf("no volume %s", m.Name)
 		}
 	}
-	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() || c.Resources.Limits.Memory().IsZero() {
+	if c.Resources.Requests.Cpu().IsZero() || c.Resources.Requests.Memory().IsZero() ||
+		c.Resources.Limits.Memory().IsZero() {
 		return errors.New("it names no resources")
 	}
 	s, ps := c.SecurityContext, p.SecurityContext
@@ -65,11 +66,13 @@ func container(p *core.PodSpec, c *core.Container, root bool) error {
 		return errors.New("no security context")
 	case s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation:
 		return errors.New("it may get more rights than it starts with")
-	case s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") || len(s.Capabilities.Add) > 0:
+	case s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") ||
+		len(s.Capabilities.Add) > 0:
 		return errors.New("it has capabilities")
 	case s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem:
 		return errors.New("it may write its root")
-	case !root && (ps.RunAsNonRoot == nil || !*ps.RunAsNonRoot || s.RunAsNonRoot != nil && !*s.RunAsNonRoot):
+	case !root && (ps.RunAsNonRoot == nil || !*ps.RunAsNonRoot || s.RunAsNonRoot != nil &&
+		!*s.RunAsNonRoot):
 		return errors.New("it may be root")
 	case ps.SeccompProfile == nil || ps.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault:
 		return errors.New("no seccomp profile")

@@ -8,7 +8,8 @@ import (
 
 func granting(b []byte, q *protocol.Request) []byte {
 	if q.Op == protocol.OpAcquire {
-		return protocol.AppendGrant(b, q.ID, &protocol.Grant{Fence: 1 << 50, Left: 30000, Deadline: 1 << 40, Count: 1})
+		return protocol.AppendGrant(b, q.ID, &protocol.Grant{Fence: 1 << 50, Left: 30000,
+			Deadline: 1 << 40, Count: 1})
 	}
 	return protocol.AppendReleased(b, q.ID, 0)
 }
@@ -22,7 +23,8 @@ func BenchmarkPair(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := c.Release(b.Context(), ReleaseArgs{Key: "key", Owner: 1, Fence: g.Fence}); err != nil {
+		if _, err := c.Release(b.Context(), ReleaseArgs{Key: "key", Owner: 1,
+			Fence: g.Fence}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -40,7 +42,8 @@ func BenchmarkPair64Callers(b *testing.B) {
 				b.Error(err)
 				return
 			}
-			if _, err := c.Release(b.Context(), ReleaseArgs{Key: "key", Owner: 1, Fence: g.Fence}); err != nil {
+			if _, err := c.Release(b.Context(), ReleaseArgs{Key: "key", Owner: 1,
+				Fence: g.Fence}); err != nil {
 				b.Error(err)
 				return
 			}
@@ -56,7 +59,8 @@ func TestPairAllocatesNothing(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.Release(t.Context(), ReleaseArgs{Key: "key", Owner: 1, Fence: g.Fence}); err != nil {
+		if _, err := c.Release(t.Context(), ReleaseArgs{Key: "key", Owner: 1,
+			Fence: g.Fence}); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -17,8 +17,10 @@ import (
 func TestEveryRequestAndItsReply(t *testing.T) {
 	c, p := connect(t, Options{Name: "prog", Label: "unit"}, 0)
 	ctx := t.Context()
-	g := protocol.Grant{Fence: 1 << 40, Left: 29000, Deadline: 123456, Count: 2, End: 9, Flags: protocol.GrantDegraded}
-	st := protocol.State{Held: protocol.HeldThere, Mode: protocol.Shared, Holders: 1, Waiters: 2, Left: -1}
+	g := protocol.Grant{Fence: 1 << 40, Left: 29000, Deadline: 123456, Count: 2, End: 9,
+		Flags: protocol.GrantDegraded}
+	st := protocol.State{Held: protocol.HeldThere, Mode: protocol.Shared, Holders: 1,
+		Waiters: 2, Left: -1}
 	rows := []protocol.Row{{Key: "a", Holders: 1, Fence: 3, Left: 5, Session: 7, PID: 8, Client: "x"}}
 	b := func(s string) []byte { return []byte(s) }
 	for _, tc := range []struct {
@@ -29,15 +31,18 @@ func TestEveryRequestAndItsReply(t *testing.T) {
 		out   any
 	}{
 		{"acquire", func() (any, error) {
-			return c.Acquire(ctx, AcquireArgs{Key: "k", Owner: 3, Mode: protocol.Shared, Wait: 1500 * time.Microsecond, TTL: 10 * time.Second, Fixed: true})
-		}, protocol.Request{Op: protocol.OpAcquire, Key: b("k"), Owner: 3, Mode: protocol.Shared, Wait: 2, TTL: 10000, Flags: protocol.FlagFixed},
+			return c.Acquire(ctx, AcquireArgs{Key: "k", Owner: 3, Mode: protocol.Shared,
+				Wait: 1500 * time.Microsecond, TTL: 10 * time.Second, Fixed: true})
+		}, protocol.Request{Op: protocol.OpAcquire, Key: b("k"), Owner: 3, Mode: protocol.Shared, Wait: 2,
+			TTL: 10000, Flags: protocol.FlagFixed},
 			func(id uint64) []byte { return protocol.AppendGrant(nil, id, &g) }, g},
 		{"acquire for ever", func() (any, error) { return c.Acquire(ctx, AcquireArgs{Key: "k", Wait: Forever}) },
 			protocol.Request{Op: protocol.OpAcquire, Key: b("k"), Wait: -1},
 			func(id uint64) []byte { return protocol.AppendGrant(nil, id, &g) }, g},
 		{"release", func() (any, error) {
 			return c.Release(ctx, ReleaseArgs{Key: "k", Owner: 3, Fence: 9, Async: true, All: true})
-		}, protocol.Request{Op: protocol.OpRelease, Key: b("k"), Owner: 3, Fence: 9, Flags: protocol.FlagAsync | protocol.FlagAll},
+		}, protocol.Request{Op: protocol.OpRelease, Key: b("k"), Owner: 3, Fence: 9,
+			Flags: protocol.FlagAsync | protocol.FlagAll},
 			func(id uint64) []byte { return protocol.AppendReleased(nil, id, 4) }, uint64(4)},
 		{"renew", func() (any, error) { return c.Renew(ctx, "k", 3, 9, time.Second) },
 			protocol.Request{Op: protocol.OpRenew, Key: b("k"), Owner: 3, Fence: 9, TTL: 1000},
@@ -50,11 +55,14 @@ func TestEveryRequestAndItsReply(t *testing.T) {
 			func(id uint64) []byte { return protocol.AppendInspected(nil, id, &st) }, st},
 		{"acquire many", func() (any, error) {
 			return c.AcquireMany(ctx, []string{"a", "b"}, AcquireArgs{Owner: 1, Wait: time.Second})
-		}, protocol.Request{Op: protocol.OpAcquireMany, Keys: [][]byte{b("a"), b("b")}, Owner: 1, Wait: 1000},
-			func(id uint64) []byte { return protocol.AppendGrants(nil, id, []protocol.Grant{g, g}) }, []protocol.Grant{g, g}},
+		}, protocol.Request{Op: protocol.OpAcquireMany, Keys: [][]byte{b("a"), b("b")},
+			Owner: 1, Wait: 1000},
+			func(id uint64) []byte { return protocol.AppendGrants(nil, id, []protocol.Grant{g, g}) },
+			[]protocol.Grant{g, g}},
 		{"release many", func() (any, error) {
 			return c.ReleaseMany(ctx, []string{"a", "b"}, []uint64{5, 6}, ReleaseArgs{Owner: 1})
-		}, protocol.Request{Op: protocol.OpReleaseMany, Keys: [][]byte{b("a"), b("b")}, Fences: []uint64{5, 6}, Owner: 1},
+		}, protocol.Request{Op: protocol.OpReleaseMany, Keys: [][]byte{b("a"), b("b")},
+			Fences: []uint64{5, 6}, Owner: 1},
 			func(id uint64) []byte {
 				return protocol.AppendCodes(nil, id, []protocol.Code{protocol.OK, protocol.NotHeld})
 			}, []protocol.Code{protocol.OK, protocol.NotHeld}},
@@ -62,7 +70,8 @@ func TestEveryRequestAndItsReply(t *testing.T) {
 			func(id uint64) []byte { return protocol.AppendPong(nil, id, 77) }, uint64(77)},
 		{"list", func() (any, error) { r, n, err := c.List(ctx, "p", "q", 10); return []any{r, n}, err },
 			protocol.Request{Op: protocol.OpList, Prefix: b("p"), After: b("q"), Limit: 10},
-			func(id uint64) []byte { return protocol.AppendList(nil, id, rows, "next") }, []any{rows, "next"}},
+			func(id uint64) []byte { return protocol.AppendList(nil, id, rows, "next") },
+			[]any{rows, "next"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			errs := make(chan error, 1)
@@ -97,8 +106,10 @@ func TestEveryRequestAndItsReply(t *testing.T) {
 
 func TestEveryCodeHasItsSentinel(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
-	want := []error{nil, ErrBusy, ErrTimeout, ErrNotHeld, ErrCanceled, ErrUpgrade, ErrUnavailable, ErrUnknown, ErrLimit,
-		ErrInvalid, ErrUnsupported, ErrDraining, ErrDenied, ErrBadFrame, ErrBadVersion, ErrTooSlow, ErrOverlong}
+	want := []error{nil, ErrBusy, ErrTimeout, ErrNotHeld, ErrCanceled, ErrUpgrade, ErrUnavailable,
+		ErrUnknown, ErrLimit,
+		ErrInvalid, ErrUnsupported, ErrDraining, ErrDenied, ErrBadFrame, ErrBadVersion,
+		ErrTooSlow, ErrOverlong}
 	p.serve(func(b []byte, q *protocol.Request) []byte {
 		return protocol.AppendError(b, q.ID, protocol.Code(q.Owner), "because", 1234)
 	})
@@ -210,7 +221,8 @@ func TestGrantThatCrossesTheCancelIsReleased(t *testing.T) {
 		} else {
 			p.send(protocol.AppendGrant(nil, a.ID, &protocol.Grant{Fence: 8, Count: 2}))
 			q := p.next()
-			if q.Op != protocol.OpRelease || q.Owner != 4 || q.Fence != 8 || q.Flags != 0 || string(q.Key) != "a" {
+			if q.Op != protocol.OpRelease || q.Owner != 4 || q.Fence != 8 || q.Flags != 0 ||
+				string(q.Key) != "a" {
 				t.Errorf("after the crossing: %+v", q)
 			}
 		}
@@ -288,7 +300,8 @@ func TestHandlerMaySend(t *testing.T) {
 	ready := make(chan struct{})
 	c, p := connect(t, Options{OnLost: func(l Lost) {
 		<-ready
-		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte(l.Key), Wait: -1}, func(r *Reply) { ends <- r.Err })
+		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte(l.Key), Wait: -1},
+			func(r *Reply) { ends <- r.Err })
 		if err != nil {
 			t.Error(err)
 		}
@@ -308,7 +321,8 @@ func TestHandlerMaySend(t *testing.T) {
 func TestCancelOfAnAsynchronousAcquire(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	ends := make(chan error, 1)
-	id, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Wait: -1}, func(r *Reply) { ends <- r.Err })
+	id, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte("k"), Wait: -1},
+		func(r *Reply) { ends <- r.Err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +343,8 @@ func TestAllFollowsThePages(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	p.serve(func(b []byte, q *protocol.Request) []byte {
 		next := map[string]string{"": "b", "b": "c", "c": ""}[string(q.After)]
-		return protocol.AppendList(b, q.ID, []protocol.Row{{Key: string(q.After) + "1"}, {Key: string(q.After) + "2"}}, next)
+		return protocol.AppendList(b, q.ID, []protocol.Row{{Key: string(q.After) + "1"},
+			{Key: string(q.After) + "2"}}, next)
 	})
 	var keys []string
 	for r, err := range c.All(t.Context(), "") {

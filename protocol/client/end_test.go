@@ -37,7 +37,8 @@ func TestEndOfConnectionEndsEveryCall(t *testing.T) {
 						_, err := c.Acquire(t.Context(), AcquireArgs{Key: "k", Wait: Forever})
 						errs <- err
 					}()
-				} else if _, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte("k")}, func(r *Reply) { errs <- r.Err }); err != nil {
+				} else if _, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: []byte("k")},
+					func(r *Reply) { errs <- r.Err }); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -122,7 +123,8 @@ func TestPeerThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 		return c.wr.writing && len(c.wr.out) > 1<<20
 	}
 	for !full() { // asynchronous senders do not block
-		if _, err := c.Go(&protocol.Request{Op: protocol.OpInspect, Key: key}, func(r *Reply) { ended.Add(1) }); err != nil {
+		if _, err := c.Go(&protocol.Request{Op: protocol.OpInspect, Key: key},
+			func(r *Reply) { ended.Add(1) }); err != nil {
 			t.Fatal(err)
 		}
 		sent.Add(1)
@@ -154,7 +156,8 @@ func TestPeerThatDoesNotReadHoldsNobodyUp(t *testing.T) {
 func TestCloseWhilePeerDoesNotRead(t *testing.T) {
 	c, _ := connect(t, Options{}, 0)
 	for range 5000 {
-		if _, err := c.Go(&protocol.Request{Op: protocol.OpInspect, Key: bytes.Repeat([]byte("k"), 500)}, func(*Reply) {}); err != nil {
+		if _, err := c.Go(&protocol.Request{Op: protocol.OpInspect, Key: bytes.Repeat([]byte("k"), 500)},
+			func(*Reply) {}); err != nil {
 			t.Fatal(err)
 		}
 	}

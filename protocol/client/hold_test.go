@@ -118,7 +118,8 @@ func TestLostEndsTheHoldItMeans(t *testing.T) {
 	p.send(protocol.AppendLost(nil, "k", 1, 5, protocol.LostForced))
 	for _, h := range []*Hold{h, again} {
 		err := h.Watch(t.Context())
-		if e, ok := errors.AsType[*LostError](err); !ok || e.Reason != protocol.LostForced || !errors.Is(err, ErrNotHeld) {
+		if e, ok := errors.AsType[*LostError](err); !ok || e.Reason != protocol.LostForced ||
+			!errors.Is(err, ErrNotHeld) {
 			t.Errorf("lost: %v", err)
 		}
 		if h.Valid() {
@@ -218,7 +219,8 @@ func TestRenewalOfAHold(t *testing.T) {
 		t.Errorf("not confirmed: %v", r)
 	}
 	p.send(protocol.AppendError(nil, renew().ID, protocol.NotHeld, "", 0))
-	if err := result(t, errs); !errors.Is(err, ErrNotHeld) || h.Valid() || !errors.Is(h.Err(), ErrNotHeld) {
+	if err := result(t, errs); !errors.Is(err, ErrNotHeld) || h.Valid() ||
+		!errors.Is(h.Err(), ErrNotHeld) {
 		t.Errorf("not held: %v", err)
 	}
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A grant that crosses the loss of the owner's hold is given back: it is a new hold, not a re-entry.
+// A grant that crosses the loss of the owner's hold is given back: it is a new hold, not a
+// re-entry.
 func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -26,7 +27,8 @@ func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	many := p.next().ID
 	b := protocol.AppendLost(nil, "k", 1, 5, protocol.LostSession)
 	b = protocol.AppendGrant(b, one, grantUntil(time.Hour, 6))
-	p.send(protocol.AppendGrants(b, many, []protocol.Grant{*grantUntil(time.Hour, 7), *grantUntil(time.Hour, 6)}))
+	p.send(protocol.AppendGrants(b, many, []protocol.Grant{*grantUntil(time.Hour, 7),
+		*grantUntil(time.Hour, 6)}))
 	var back []uint64
 	for range 3 {
 		q := p.next()
@@ -49,8 +51,8 @@ func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	}
 }
 
-// A release ends the hold first, and removes it from the table afterwards under another lock. An acquire of
-// the same owner in between must not treat the hold as lost.
+// A release ends the hold first, and removes it from the table afterwards under another lock. An
+// acquire of the same owner in between must not treat the hold as lost.
 func TestAReleaseIsNoLoss(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -81,13 +83,14 @@ func ended(hs ...*Hold) {
 // gaveBack checks that the client sends the release of a hold.
 func (p *peer) gaveBack(key string, fence uint64) {
 	p.t.Helper()
-	if q := p.next(); q.Op != protocol.OpRelease || string(q.Key) != key || q.Owner != 1 || q.Fence != fence {
+	if q := p.next(); q.Op != protocol.OpRelease || string(q.Key) != key || q.Owner != 1 ||
+		q.Fence != fence {
 		p.t.Errorf("sent %+v; want the release of %q with the fence %d", q, key, fence)
 	}
 }
 
-// A hold whose validity ran out is lost for good once somebody has asked for it. Its release reports that, and
-// tells the daemon, which may still have the hold.
+// A hold whose validity ran out is lost for good once somebody has asked for it. Its release
+// reports that, and tells the daemon, which may still have the hold.
 func TestAHoldThatRanOutIsLostForGood(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, c *Client, h *Hold) error{
 		"Valid": func(_ *testing.T, _ *Client, h *Hold) error {
@@ -171,7 +174,8 @@ func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 	}
 	p.gaveBack("k", 7)
 
-	i, j := locked(t, c, p, "i", grantUntil(time.Hour, 8)), locked(t, c, p, "j", grantUntil(time.Hour, 9))
+	i, j := locked(t, c, p, "i", grantUntil(time.Hour, 8)),
+		locked(t, c, p, "j", grantUntil(time.Hour, 9))
 	runOut(i)
 	errs := make(chan error, 1)
 	go func() { errs <- Holds{i, j}.Release(t.Context()) }()
@@ -188,7 +192,8 @@ func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 
 // Whether a hold is fixed decides what its end is called. A re-entry does not change it.
 func TestTheEndOfAHold(t *testing.T) {
-	for fixed, want := range map[bool]protocol.Reason{true: protocol.LostFixed, false: protocol.LostTooLong} {
+	for fixed, want := range map[bool]protocol.Reason{true: protocol.LostFixed,
+		false: protocol.LostTooLong} {
 		c, p := connect(t, Options{}, 0)
 		got := make(chan Holds, 1)
 		g := grantUntil(time.Hour, 5)
@@ -227,8 +232,8 @@ func TestTheEndOfAHold(t *testing.T) {
 	}
 }
 
-// All acquires of a key by an owner are one hold: what is stated to one of them is stated to all, and a loss
-// ends all.
+// All acquires of a key by an owner are one hold: what is stated to one of them is stated to all,
+// and a loss ends all.
 func TestReentriesAreOneHold(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	outer := locked(t, c, p, "k", grantUntil(time.Hour, 5))

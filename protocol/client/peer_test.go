@@ -51,7 +51,8 @@ func connect(t testing.TB, opts Options, skew int64) (*Client, *peer) {
 			t.Errorf("first request %+v", q)
 		}
 		p.send(protocol.AppendWelcome(nil, q.ID, &protocol.Welcome{
-			Version: 1, Session: 7, Now: uint64(now()/1e6 + skew), MaxFrame: protocol.DefaultMaxFrame, Daemon: "test",
+			Version: 1, Session: 7, Now: uint64(now()/1e6 + skew), MaxFrame: protocol.DefaultMaxFrame,
+			Daemon: "test",
 		}))
 		got <- p
 	}()
@@ -143,5 +144,6 @@ func result[T any](t testing.TB, c <-chan T) T {
 }
 
 func grantUntil(d time.Duration, fence uint64) *protocol.Grant {
-	return &protocol.Grant{Fence: fence, Left: uint64(d.Milliseconds()), Deadline: uint64((now() + int64(d)) / 1e6), Count: 1}
+	return &protocol.Grant{Fence: fence, Left: uint64(d.Milliseconds()),
+		Deadline: uint64((now() + int64(d)) / 1e6), Count: 1}
 }

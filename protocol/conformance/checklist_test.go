@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point. before is
-// the text of the other sections.
+// checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point.
+// before is the text of the other sections.
 func checklist(t *testing.T) (points map[string][]string, before string) {
 	b, err := os.ReadFile("../PROTOCOL.md")
 	if err != nil {
@@ -84,8 +84,8 @@ func TestChecklist(t *testing.T) {
 	checkMarks(t, points, text)
 }
 
-// checkMarks checks that each sentence with MUST has the mark of a point, that all marks name a point, and that
-// each point is marked.
+// checkMarks checks that each sentence with MUST has the mark of a point, that all marks name a
+// point, and that each point is marked.
 func checkMarks(t *testing.T, points map[string][]string, text string) {
 	mark := regexp.MustCompile(`\b[MS]\d+\b`)
 	end := regexp.MustCompile(`[.?!]\s+`)

@@ -66,7 +66,8 @@ const (
 
 // All returns every scenario, in the order in which they are reported.
 func All() []Scenario {
-	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, permitScenarios, lossScenarios,
+	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios,
+		permitScenarios, lossScenarios,
 		validityScenarios, requestScenarios)
 }
 

@@ -30,7 +30,9 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Getenv(asClient) {
 	case "go":
-		runReference(os.Getenv(sockVar), slices.DeleteFunc(can, func(a string) bool { return a == "fork" }))
+		runReference(os.Getenv(sockVar), slices.DeleteFunc(can, func(a string) bool {
+			return a == "fork"
+		}))
 	case "faulty":
 		faulty.Run(os.Getenv(sockVar), os.Getenv(withFault), can, os.Stdin, os.Stdout)
 	default:
@@ -46,7 +48,8 @@ func self(t *testing.T) []string {
 	return []string{exe}
 }
 
-// passes checks that a client passes all scenarios. It may skip those that need an ability of lacks.
+// passes checks that a client passes all scenarios. It may skip those that need an ability of
+// lacks.
 func passes(t *testing.T, o Options, lacks ...string) {
 	t.Helper()
 	o.Timeout = testBound
@@ -88,17 +91,24 @@ func TestRulesOfTheLines(t *testing.T) {
 	}{
 		{`echo hello; cat >/dev/null`, "hello", Failed, `printed "hello"`},
 		{`exit 3`, "hello", Failed, "exit status 3"},
-		{`echo '{"event":"ready","can":["flying"]}'; cat >/dev/null`, "hello", Failed, `"flying", which does not exist`},
+		{`echo '{"event":"ready","can":["flying"]}'; cat >/dev/null`, "hello", Failed,
+			`"flying", which does not exist`},
 		{ready + `cat >/dev/null`, "shared", Skipped, "does not declare [shared]"},
-		{ready + `read l; echo '{"id":1}'; cat >/dev/null`, "hello", Failed, `either "ok":true or "error":NAME`},
-		{ready + `read l; echo '{"id":7,"ok":true}'; cat >/dev/null`, "hello", Failed, "an answer to nothing that was asked"},
-		{ready + `read l; echo '{"id":1,"ok":true}'; echo '{"id":1,"ok":true}'; cat >/dev/null`, "hello", Failed, "a second answer"},
-		{ready + `read l; echo '{"ok":true}'; cat >/dev/null`, "hello", Failed, "neither an answer (id) nor an event"},
-		{ready + `read l; echo '{"id":1,"ok":true}'; read l; echo '{"id":2,"ok":true}'; cat >/dev/null`, "hello", Failed, "has no fence"},
+		{ready + `read l; echo '{"id":1}'; cat >/dev/null`, "hello", Failed,
+			`either "ok":true or "error":NAME`},
+		{ready + `read l; echo '{"id":7,"ok":true}'; cat >/dev/null`, "hello", Failed,
+			"an answer to nothing that was asked"},
+		{ready + `read l; echo '{"id":1,"ok":true}'; echo '{"id":1,"ok":true}'; cat >/dev/null`, "hello",
+			Failed, "a second answer"},
+		{ready + `read l; echo '{"ok":true}'; cat >/dev/null`, "hello", Failed,
+			"neither an answer (id) nor an event"},
+		{ready + `read l; echo '{"id":1,"ok":true}'; read l; echo '{"id":2,"ok":true}'; cat >/dev/null`,
+			"hello", Failed, "has no fence"},
 		{ready + `read l; echo '{"id":1,"ok":true}'; read l; echo '{"id":2,"ok":true,"fence":1.8e18}'; cat >/dev/null`, "hello", Failed, "not a whole number"},
 		{ready + `read l; echo '{"id":1,"ok":true}'; read l; echo '{"id":2,"error":"denied"}'; cat >/dev/null`, "silence", Failed, "has not asked the daemon"},
 	} {
-		rs, err := Run(t.Context(), Options{Command: []string{"sh", "-c", c.script}, Only: []string{c.scenario}, Timeout: testBound})
+		rs, err := Run(t.Context(), Options{Command: []string{"sh", "-c", c.script},
+			Only: []string{c.scenario}, Timeout: testBound})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,7 +116,8 @@ func TestRulesOfTheLines(t *testing.T) {
 			t.Errorf("%s: %s: %s; expected is %q", c.script, r.Outcome, r.Why, c.why)
 		}
 	}
-	if _, err := Run(t.Context(), Options{Command: []string{"sh"}, Only: []string{"nothing"}}); err == nil {
+	if _, err := Run(t.Context(), Options{Command: []string{"sh"},
+		Only: []string{"nothing"}}); err == nil {
 		t.Error("a scenario that does not exist is run")
 	}
 	if _, err := Run(t.Context(), Options{Command: []string{"/no/such/program"}}); err == nil {

@@ -89,7 +89,8 @@ func (f *fake) listen() {
 				return
 			}
 			c := &fakeConn{f: f, nc: nc, using: map[uint64]bool{},
-				fromClient: tracer{note: f.t.p.frame, from: 'C'}, toClient: tracer{note: f.t.p.frame, from: 'D'}}
+				fromClient: tracer{note: f.t.p.frame, from: 'C'},
+				toClient:   tracer{note: f.t.p.frame, from: 'D'}}
 			f.change(func() {
 				f.conns = append(f.conns, c)
 				if f.closed {
@@ -128,7 +129,8 @@ func (f *fake) change(do func()) {
 func (f *fake) now() uint64 { return uint64(int64(bootMillis()) + f.skew) }
 
 func (f *fake) welcome() *protocol.Welcome {
-	return &protocol.Welcome{Version: 1, Session: 12, Now: f.now(), MaxFrame: uint64(f.limit), MinTTL: 1, DefaultTTL: 30_000,
+	return &protocol.Welcome{Version: 1, Session: 12, Now: f.now(), MaxFrame: uint64(f.limit),
+		MinTTL: 1, DefaultTTL: 30_000,
 		MaxTTL: protocol.MaxTTL, Watch: protocol.WatchProcess, Daemon: "conformance",
 		Namespaces: []protocol.Namespace{{Prefix: "", Store: "embedded", Safety: "linearizable"}}}
 }

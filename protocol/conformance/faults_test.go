@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// faults are the faults that package faulty's client can have. Each breaks the named points of the checklist
-// in PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part of the message of
-// all of them.
+// faults are the faults that package faulty's client can have. Each breaks the named points of the
+// checklist in PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part
+// of the message of all of them.
 var faults = []struct{ name, points, scenarios, why string }{
 	{"leaves-its-descriptor-open-to-children", "M1", "close-on-exec", "not close-on-exec"},
 	{"reads-shortest-numbers", "M2", "vectors-replies vectors-pushes", ""},
@@ -83,7 +83,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"believes-silence", "M31", "silence late-grant client-stopped", "passed"},
 	{"ignores-keepalives", "M31", "keepalive", "the validity that a keepalive has stated"},
 	{"counts-timers", "M32", "client-stopped silence", ""},
-	{"lets-keepalives-cover-later-grants", "M33", "keepalive-before-grant", "the keepalive came before"},
+	{"lets-keepalives-cover-later-grants", "M33", "keepalive-before-grant",
+		"the keepalive came before"},
 	{"shortens-by-keepalives", "M34", "keepalive-never-shortens", "does not believe"},
 	{"shortens-by-renewals", "M34", "keepalive-never-shortens", "does not believe"},
 	{"moves-ends-back", "M34", "end-keeps", "one of two renewals"},
@@ -121,7 +122,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"takes-late-renewals-for-success", "M50", "expired-stays-lost", "is success"},
 	{"revives-by-renewals", "M50", "expired-stays-lost", "its renewal was granted"},
 	{"looks-away-on-release", "M51", "expired-released", "is success"},
-	{"releases-what-ran-out-as-the-daemon-says", "M51", "expired-released expired-stays-lost lost-re-entry fixed-end", "is success"},
+	{"releases-what-ran-out-as-the-daemon-says", "M51",
+		"expired-released expired-stays-lost lost-re-entry fixed-end", "is success"},
 	{"stays-after-fatal", "S1", "fatal", "close its end"},
 	{"stays-when-the-daemon-hangs-up", "S1", "connection-lost", "close its end"},
 	{"answers-no-keepalives", "S2", "heartbeat heartbeat-kept", "keepalive"},
@@ -132,7 +134,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"tells-nothing", "S5", "lost", "the lost event"},
 }
 
-// TestFaultsAreFound shows that the runner finds each fault, and that each scenario finds at least one.
+// TestFaultsAreFound shows that the runner finds each fault, and that each scenario finds at least
+// one.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, s := range All() {
@@ -172,7 +175,8 @@ func TestFaultsAreFound(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			got := <-r.done
 			if got.Outcome != Failed || !strings.Contains(got.Why, r.why) {
-				t.Errorf("%s: %s; want a failure with %q\n%s", got.Outcome, got.Why, r.why, strings.Join(got.Exchange, "\n"))
+				t.Errorf("%s: %s; want a failure with %q\n%s", got.Outcome, got.Why, r.why,
+					strings.Join(got.Exchange, "\n"))
 			} else {
 				t.Logf("%d ms: %s", got.Millis, got.Why)
 			}

@@ -23,7 +23,8 @@ func TestNodeExample(t *testing.T) {
 		node = "node"
 	}
 	if _, err := exec.LookPath(node); err != nil {
-		t.Fatalf("no Node.js to test with (apt-get install nodejs, or LOCKSIDECAR_TEST_NODE=none): %v", err)
+		t.Fatalf("no Node.js to test with (apt-get install nodejs, or LOCKSIDECAR_TEST_NODE=none): %v",
+			err)
 	}
 	example := []string{node, filepath.Join(nodeDir, "conformance.mjs")}
 	passes(t, Options{Command: example}, "many", "permits", "fork")

@@ -31,12 +31,14 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
 	t.must(err)
 	socket := filepath.Join(t.dir, "d")
-	cfg := daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
-		Stores:     []daemon.StoreConfig{{Name: "store", Store: store}},
-		Namespaces: append([]engine.Namespace{{Store: "store"}}, spaces...),
-	}}
+	cfg := daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance",
+		Serving: daemon.Serving{
+			Stores:     []daemon.StoreConfig{{Name: "store", Store: store}},
+			Namespaces: append([]engine.Namespace{{Store: "store"}}, spaces...),
+		}}
 	d, err := daemon.Listen(cfg)
-	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d, err = daemon.Listen(cfg) {
+	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d,
+		err = daemon.Listen(cfg) {
 		// a program that is being started has the earlier daemon's lock file until it runs
 		time.Sleep(time.Millisecond)
 	}

@@ -14,7 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// reference is the adapter for package client. It carries out the commands of docs/contribute/client.md.
+// reference is the adapter for package client. It carries out the commands of
+// docs/contribute/client.md.
 type reference struct {
 	socket string
 
@@ -172,7 +173,8 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		r.mu.Unlock()
 		return nil, h.Release(ctx)
 	case "renew":
-		return map[string]any{"fence": Fence(h.Fence())}, h.Renew(ctx, time.Duration(q.TTL)*time.Millisecond)
+		return map[string]any{"fence": Fence(h.Fence())},
+			h.Renew(ctx, time.Duration(q.TTL)*time.Millisecond)
 	case "downgrade":
 		return map[string]any{"fence": Fence(h.Fence())}, h.Downgrade(ctx)
 	}
@@ -208,7 +210,10 @@ func (r *reference) connect(ctx context.Context) error {
 	return nil
 }
 
-func (r *reference) lost(l client.Lost) { r.tell(holdName{l.Key, l.Owner, l.Fence}, l.Reason.String()) }
+func (r *reference) lost(l client.Lost) {
+	r.tell(holdName{l.Key, l.Owner, l.Fence},
+		l.Reason.String())
+}
 
 func (r *reference) tell(n holdName, reason string) {
 	r.mu.Lock()
@@ -216,7 +221,8 @@ func (r *reference) tell(n holdName, reason string) {
 	r.told[n] = true
 	r.mu.Unlock()
 	if !said {
-		r.say(map[string]any{"event": "lost", "key": n.key, "owner": n.owner, "fence": Fence(n.fence), "reason": reason})
+		r.say(map[string]any{"event": "lost", "key": n.key, "owner": n.owner, "fence": Fence(n.fence),
+			"reason": reason})
 	}
 }
 
@@ -241,7 +247,8 @@ func (r *reference) keep(key string, owner uint64, h *client.Hold) {
 	r.holds[n] = append(r.holds[n], h)
 }
 
-// take returns the hold that a command is about: a valid one, else one that no command has released.
+// take returns the hold that a command is about: a valid one, else one that no command has
+// released.
 func (r *reference) take(n holdName) *client.Hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,8 +266,8 @@ func (r *reference) take(n holdName) *client.Hold {
 	return nil
 }
 
-// lostWithConnection reports whether the owner has lost the key with an earlier connection and not released
-// it. A Client is one connection, so its user must keep track of this.
+// lostWithConnection reports whether the owner has lost the key with an earlier connection and not
+// released it. A Client is one connection, so its user must keep track of this.
 func (r *reference) lostWithConnection(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

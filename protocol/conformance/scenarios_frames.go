@@ -28,7 +28,8 @@ var frameScenarios = []Scenario{
 		"appended fields of every type are skipped, at every level", nil, appendedFields},
 	{"text-widths", "3 Frames and values",
 		"text of every width is read, also if it is long or not ASCII", nil, textWidths},
-	{"fences-of-63-bits", "5 Numbers", "a fence is received and sent without losing a bit", nil, wholeFences},
+	{"fences-of-63-bits", "5 Numbers", "a fence is received and sent without losing a bit",
+		nil, wholeFences},
 	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames},
 	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames},
 	{"frame-limit", "3 Frames and values",
@@ -253,19 +254,31 @@ func malformed(t *T) {
 	}{
 		{"a byte behind the array", func(q asked) []byte { return append(grant(q), 0xc0) }},
 		{"another array behind the array", func(q asked) []byte { return append(grant(q), grant(q)...) }},
-		{"a byte behind the array of an unknown event", func(asked) []byte { return append(pack(nil, list{200, 0}), 0) }},
+		{"a byte behind the array of an unknown event", func(asked) []byte {
+			return append(pack(nil, list{200, 0}), 0)
+		}},
 		{"a value at level 9", func(q asked) []byte { return grant(q, deep(8)) }},
 		{"a value at level 100", func(q asked) []byte { return grant(q, deep(99)) }},
-		{"a value at level 9, in a map", func(q asked) []byte { return grant(q, raw("\x81\x01"+string(deep(7)))) }},
+		{"a value at level 9, in a map", func(q asked) []byte {
+			return grant(q, raw("\x81\x01"+string(deep(7))))
+		}},
 		{"0xc1", func(q asked) []byte { return grant(q, raw("\xc1")) }},
-		{"0xc1 in an array of an unknown event", func(asked) []byte { return pack(nil, list{200, 0, list{raw("\xc1")}}) }},
+		{"0xc1 in an array of an unknown event", func(asked) []byte {
+			return pack(nil, list{200, 0, list{raw("\xc1")}})
+		}},
 		{"a grant whose code is 256", func(q asked) []byte {
 			return pack(nil, list{256, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0})
 		}},
 		{"bin that is cut short", func(q asked) []byte { return grant(q, raw("\xc4\x05\x00")) }},
-		{"an array that claims four billion entries", func(q asked) []byte { return grant(q, raw("\xdd\xff\xff\xff\xff\x01")) }},
-		{"a map that claims four billion entries", func(q asked) []byte { return grant(q, raw("\xdf\xff\xff\xff\xff\x01")) }},
-		{"a text that claims four billion bytes", func(q asked) []byte { return grant(q, raw("\xdb\xff\xff\xff\xffx")) }},
+		{"an array that claims four billion entries", func(q asked) []byte {
+			return grant(q, raw("\xdd\xff\xff\xff\xff\x01"))
+		}},
+		{"a map that claims four billion entries", func(q asked) []byte {
+			return grant(q, raw("\xdf\xff\xff\xff\xff\x01"))
+		}},
+		{"a text that claims four billion bytes", func(q asked) []byte {
+			return grant(q, raw("\xdb\xff\xff\xff\xffx"))
+		}},
 	} {
 		t.connect().ok()
 		held, wanted := fmt.Sprint("held-", i), fmt.Sprint("wanted-", i)
@@ -285,7 +298,8 @@ func appendedFields(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		w := c.f.welcome()
 		space := append(list{"", "embedded", "linearizable", 0}, appended(3)...)
-		c.answer(q.ID, frame(append(list{0, q.ID, 1, 12, w.Now, int(w.MaxFrame), 1, 30000, protocol.MaxTTL, 1, list{space}, "later"}, appended(1)...)...))
+		c.answer(q.ID, frame(append(list{0, q.ID, 1, 12, w.Now, int(w.MaxFrame), 1, 30000,
+			protocol.MaxTTL, 1, list{space}, "later"}, appended(1)...)...))
 	})
 	f.listen()
 	t.connect().ok()
@@ -293,7 +307,8 @@ func appendedFields(t *T) {
 	grant := func(key string) (asked, *pending) {
 		p := t.acquire(want{key: key})
 		q := f.expectAcquire(key)
-		q.c.answer(q.ID, frame(append(list{0, q.ID, 41, farAway, f.now() + farAway, 1, 0, 0}, appended(1)...)...))
+		q.c.answer(q.ID, frame(append(list{0, q.ID, 41, farAway, f.now() + farAway, 1, 0, 0},
+			appended(1)...)...))
 		return q, p
 	}
 	q, p := grant("k")
@@ -376,7 +391,8 @@ func textWidths(t *T) {
 func wholeFences(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	for i, fence := range []uint64{1, math.MaxUint32, 1<<53 + 1, 1795000000000000<<10 + 1, math.MaxInt64 - 1, math.MaxInt64} {
+	for i, fence := range []uint64{1, math.MaxUint32, 1<<53 + 1, 1795000000000000<<10 + 1,
+		math.MaxInt64 - 1, math.MaxInt64} {
 		key := fmt.Sprint("k", i)
 		_, got := f.hold(want{key: key}, f.grant(fence))
 		t.mustHold(key, got, "after the grant")
@@ -427,7 +443,8 @@ func joinedFrames(t *T) {
 	// A grant and its loss at once: whatever the client says of the one, it knows of the other.
 	p = t.acquire(want{key: "m"})
 	q = f.expectAcquire("m")
-	q.c.answer(q.ID, protocol.AppendLost(protocol.AppendGrant(nil, q.ID, f.grant(5)), "m", q.Owner, 5, protocol.LostExpired))
+	q.c.answer(q.ID, protocol.AppendLost(protocol.AppendGrant(nil, q.ID, f.grant(5)), "m", q.Owner, 5,
+		protocol.LostExpired))
 	f.strays = true
 	t.poll("the answer to acquire", func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return p.done() })
 	t.parts("m", 5, "it was called lost right behind its grant")
@@ -455,7 +472,8 @@ func frameLimit(t *T) {
 	f := t.fake()
 	longest := func(q asked, limit int) []byte {
 		text := limit - len(pack(nil, list{int(protocol.Denied), q.ID, ""})) - 4
-		b := frame(int(protocol.Denied), q.ID, raw(append(text32(nil, text), bytes.Repeat([]byte("x"), text)...)))
+		b := frame(int(protocol.Denied), q.ID, raw(append(text32(nil, text),
+			bytes.Repeat([]byte("x"), text)...)))
 		if n := int(binary.BigEndian.Uint32(b)); n != limit {
 			t.failf("a frame of %d bytes was to have %d", n, limit)
 		}
@@ -554,7 +572,8 @@ func unknownID(t *T) {
 func failureCodes(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
+	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled,
+		protocol.Upgrade, protocol.Unavailable,
 		protocol.Limit, protocol.Invalid, protocol.Unsupported, protocol.Denied, protocol.Draining} {
 		w := want{key: c.String(), wait: 100}
 		if c == protocol.Busy {
@@ -562,7 +581,8 @@ func failureCodes(t *T) {
 		}
 		p := t.acquire(w)
 		q := f.expectAcquire(w.key)
-		q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c, "ok 0 busy timeout: a text is for people", -1))
+		q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c,
+			"ok 0 busy timeout: a text is for people", -1))
 		// A client may ask again for a while.
 		t.poll("the answer to acquire, which was answered "+c.String(), func() bool { f.refuseAll(c, c); return p.done() })
 		p.fails(c.String())

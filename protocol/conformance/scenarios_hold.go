@@ -32,7 +32,8 @@ var holdScenarios = []Scenario{
 	{"downgrade", "8 Holding",
 		"a downgrade from exclusive to shared lets readers in, and no writer",
 		[]string{"shared", "downgrade"}, downgrade},
-	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder", nil, fencesRise},
+	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder",
+		nil, fencesRise},
 	{"late-release", "8 Holding",
 		"a release with the fence of an earlier hold frees nothing", nil, lateRelease},
 	{"release-not-held", "8 Holding",
@@ -391,7 +392,8 @@ func fixedRenewed(t *T) {
 			p.answer()
 			continue
 		}
-		if q.Op != protocol.OpRenew || string(q.Key) != key || q.Fence != uint64(fence) || q.TTL != farAway {
+		if q.Op != protocol.OpRenew || string(q.Key) != key || q.Fence != uint64(fence) ||
+			q.TTL != farAway {
 			t.failf("the client was told to renew %q with ttl %d, and sent op %d for %q with ttl "+
 				"%d", key, farAway, q.Op, q.Key, q.TTL)
 		}

@@ -10,7 +10,8 @@ import (
 // Sections 8, 9 and 11: lost holds, until their owner has released them.
 var lossScenarios = []Scenario{
 	{"lost", "11 Pushes", "a lost push ends its hold, whatever the reason", nil, lost},
-	{"lost-released", "11 Pushes", "the release of a lost hold is the error not_held", nil, lostReleased},
+	{"lost-released", "11 Pushes", "the release of a lost hold is the error not_held",
+		nil, lostReleased},
 	{"lost-of-owners", "11 Pushes",
 		"a lost push ends the hold of the owner that it names, and of no other owner",
 		[]string{"owners", "shared"}, lostOfOwners},
@@ -41,7 +42,8 @@ var lossScenarios = []Scenario{
 		nil, longestHold},
 }
 
-var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed, protocol.LostForced,
+var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed,
+	protocol.LostForced,
 	protocol.LostSession, protocol.LostShutdown, protocol.LostTooLong, protocol.LostSilent}
 
 func lost(t *T) {
@@ -111,7 +113,8 @@ func lostReentry(t *T) {
 		t.mustHold(key, fresh, how+", released and acquired anew")
 		f.letGo(key, fresh)
 	}
-	for i, reason := range []protocol.Reason{protocol.LostExpired, protocol.LostForced, protocol.LostGone} {
+	for i, reason := range []protocol.Reason{protocol.LostExpired, protocol.LostForced,
+		protocol.LostGone} {
 		key := reason.String()
 		q, fence := f.hold(want{key: key}, f.grant(uint64(10+2*i)))
 		q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), reason))
@@ -443,7 +446,8 @@ func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 				r.refuse(protocol.Busy)
 			case r.Op == protocol.OpAcquire:
 				r.refuse(protocol.Timeout)
-			case r.Op != protocol.OpRelease, string(r.Key) != string(q.Key), r.Owner != q.Owner, r.Fence != uint64(fence):
+			case r.Op != protocol.OpRelease, string(r.Key) != string(q.Key), r.Owner != q.Owner,
+				r.Fence != uint64(fence):
 				f.t.failf("waited for the release of %s, %q with the fence %v; the client sent "+
 					"op %d for %q with the fence %d",
 					what, q.Key, fence, r.Op, r.Key, r.Fence)
@@ -486,7 +490,9 @@ func endsAs(t *T, fixed bool, why protocol.Reason) {
 			t.told(key, fence, why.String())
 		}
 		t.p.mu.Lock()
-		at := slices.IndexFunc(t.p.events, func(e Event) bool { return e.Key == key && e.Reason != why.String() })
+		at := slices.IndexFunc(t.p.events, func(e Event) bool {
+			return e.Key == key && e.Reason != why.String()
+		})
 		var reason string
 		if at >= 0 {
 			reason = t.p.events[at].Reason

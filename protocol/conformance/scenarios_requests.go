@@ -13,7 +13,8 @@ import (
 // Section 10: the requests, and keys.
 var requestScenarios = []Scenario{
 	{"keys", "5 Numbers (limits)", "unusual but legal keys arrive unchanged", nil, oddKeys},
-	{"bad-keys", "6 Faults", "an illegal key is the error invalid, and the session continues", nil, badKeys},
+	{"bad-keys", "6 Faults", "an illegal key is the error invalid, and the session continues", nil,
+		badKeys},
 	{"bad-terms", "6 Faults",
 		"an illegal TTL is the error invalid, and the session continues",
 		[]string{"ttl"}, badTerms},
@@ -53,10 +54,13 @@ func oddKeys(t *T) {
 	t.connect().ok()
 	keys := []string{
 		"a",
-		" ", " a ", "a ", "/", "../../etc/passwd", "order:42", "ORDER:42", "Order:42", "%s%n", `"`, `'`, `\`, `\u0041`, "{a}",
+		" ", " a ", "a ", "/", "../../etc/passwd", "order:42", "ORDER:42", "Order:42", "%s%n", `"`, `'`,
+		`\`, `\u0041`, "{a}",
 		"ä",
-		"a\u0308", "\u00a0", "\u2028", "\ufeff", "\ufffd", "\uffff", "\U0001f512", "\U0010ffff", "ключ", "鍵", "\u202egnissor", "null", "0", "-1",
-		strings.Repeat("x", protocol.MaxKey), strings.Repeat("\U0001f512", protocol.MaxKey/4), strings.Repeat("é", protocol.MaxKey/2),
+		"a\u0308", "\u00a0", "\u2028", "\ufeff", "\ufffd", "\uffff", "\U0001f512", "\U0010ffff", "ключ",
+		"鍵", "\u202egnissor", "null", "0", "-1",
+		strings.Repeat("x", protocol.MaxKey), strings.Repeat("\U0001f512", protocol.MaxKey/4),
+		strings.Repeat("é", protocol.MaxKey/2),
 	}
 	fences := make([]Fence, len(keys))
 	for i, k := range keys {
@@ -94,8 +98,10 @@ func badKeys(t *T) {
 	p := r.peer()
 	t.connect().ok()
 	f := t.acquire(want{key: "good"}).fence()
-	for _, k := range []string{"", "\x00", "a\x00b", "\n", "tab\t", "\x1f", "\x7f", "\u0080", "\u0085", "\u009f",
-		strings.Repeat("x", protocol.MaxKey+1), strings.Repeat("é", protocol.MaxKey/2) + "x", strings.Repeat("x", 60_000), strings.Repeat("x", 100_000)} {
+	for _, k := range []string{"", "\x00", "a\x00b", "\n", "tab\t", "\x1f", "\x7f", "\u0080",
+		"\u0085", "\u009f",
+		strings.Repeat("x", protocol.MaxKey+1), strings.Repeat("é", protocol.MaxKey/2) + "x",
+		strings.Repeat("x", 60_000), strings.Repeat("x", 100_000)} {
 		t.acquire(want{key: k}).fails("invalid")
 	}
 	t.mustHold("good", f, "after keys that cannot be")
@@ -258,7 +264,8 @@ func manyKeys(t *T) {
 }
 
 func (t *T) acquireMany(keys []string, wait int64) *pending {
-	return t.send(Command{"do": "acquire_many", "keys": keys, "owner": 1, "mode": "exclusive", "wait_ms": wait, "ttl_ms": 0})
+	return t.send(Command{"do": "acquire_many", "keys": keys, "owner": 1, "mode": "exclusive",
+		"wait_ms": wait, "ttl_ms": 0})
 }
 
 func (t *T) releaseMany(keys []string, fences []Fence) *pending {
@@ -330,7 +337,8 @@ func manyLengths(t *T) {
 	t.connect().ok()
 	p := t.acquireMany(keys, 0)
 	q := f.expect(protocol.OpAcquireMany, "the acquire-many")
-	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID, []protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
+	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID,
+		[]protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
 	p = t.releaseMany(keys, p.fences(len(keys)))
 	// otherwise the client releases one by one
 	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany {

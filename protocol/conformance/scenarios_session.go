@@ -12,7 +12,8 @@ import (
 // Section 7: sessions, and what ends them.
 var sessionScenarios = []Scenario{
 	{"hello", "7 Sessions", "the client says hello first, and works after the welcome", nil, hello},
-	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused},
+	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil,
+		versionRefused},
 	{"version-unknown", "7 Sessions",
 		"a welcome of a version that was not offered is not used", nil, versionUnknown},
 	{"connection-lost", "7 Sessions",
@@ -199,7 +200,9 @@ func hungDaemon(t *T) {
 		t.failf("the client has given up a wait without bound while the daemon answers pings")
 	}
 	f.change(func() { f.hung = true })
-	f.t.await("the end of a wait for a daemon that hangs", func() bool { return t.p.answers[p.id] != nil })
+	f.t.await("the end of a wait for a daemon that hangs", func() bool {
+		return t.p.answers[p.id] != nil
+	})
 	p.fails("unavailable", "closed")
 }
 
@@ -360,7 +363,8 @@ func stdinClosed(t *T) {
 func heartbeat(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		w := c.f.welcome()
-		w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: "keepalive:", Store: "embedded", Safety: "linearizable", Heartbeat: 10_000})
+		w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: "keepalive:", Store: "embedded",
+			Safety: "linearizable", Heartbeat: 10_000})
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
 	})
 	f.listen()

@@ -11,15 +11,18 @@ var validityScenarios = []Scenario{
 	{"silence", "9 Validity",
 		"after the deadline of its grant a hold is not valid, although the daemon says nothing",
 		nil, silence},
-	{"keepalive", "9 Validity", "a keepalive extends the validity of earlier grants", nil, beatExtends},
-	{"keepalive-before-grant", "9 Validity", "a keepalive does not extend a later grant", nil, beatBefore},
+	{"keepalive", "9 Validity", "a keepalive extends the validity of earlier grants",
+		nil, beatExtends},
+	{"keepalive-before-grant", "9 Validity", "a keepalive does not extend a later grant",
+		nil, beatBefore},
 	{"keepalive-never-shortens", "9 Validity",
 		"neither a keepalive nor a renewal shortens the validity that was stated",
 		nil, neverShortens},
 	{"keepalive-and-end", "9 Validity",
 		"no keepalive makes a fixed hold valid beyond its end",
 		[]string{"fixed", "ttl"}, beatAndEnd},
-	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a keepalive", nil, lateGrant},
+	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a keepalive",
+		nil, lateGrant},
 	{"clock-ahead", "9 Validity",
 		"the daemon's clock is an hour ahead of the client's",
 		nil, func(t *T) { otherClock(t, 3_600_000) }},
@@ -180,7 +183,8 @@ func beatAndEnd(t *T) {
 		q := f.expectAcquire("k")
 		g := f.grantFor(farAway, 3)
 		g.End = f.now() + left
-		q.c.answer(q.ID, protocol.AppendKeepalive(protocol.AppendGrant(nil, q.ID, g), f.now()+farAway, farAway))
+		q.c.answer(q.ID, protocol.AppendKeepalive(protocol.AppendGrant(nil, q.ID, g),
+			f.now()+farAway, farAway))
 		if a := p.answer(); !a.OK {
 			if early(g.End) {
 				p.ok()
@@ -225,7 +229,8 @@ func otherClock(t *T, ahead int64) {
 	q, far := f.hold(want{key: "far"}, f.grant(3))
 	_, k, until := f.shortHold("k", 4)
 	t.believes("k", k, until)
-	t.ends("k", k, until, fmt.Sprintf("the daemon's clock is %d ms ahead, and its deadline has passed", f.skew))
+	t.ends("k", k, until, fmt.Sprintf("the daemon's clock is %d ms ahead, and its deadline has passed",
+		f.skew))
 	t.mustHold("far", far, "its deadline is far away")
 	_, k, until = f.shortHold("l", 5)
 	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*short, 2*short))

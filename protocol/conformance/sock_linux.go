@@ -73,7 +73,8 @@ func inheritable(nc *net.UnixConn) (bool, error) {
 		}
 		for line := range strings.Lines(string(info)) {
 			if flags, ok := strings.CutPrefix(line, "flags:"); ok {
-				if v, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64); err == nil && v&unix.O_CLOEXEC == 0 {
+				if v, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64); err == nil &&
+					v&unix.O_CLOEXEC == 0 {
 					return true, nil
 				}
 			}

@@ -282,8 +282,9 @@ func mode(shared bool) string {
 }
 
 func (t *T) acquire(w want) *pending {
-	c := Command{"do": "acquire", "key": w.key, "owner": w.who(), "mode": mode(w.shared), "wait_ms": w.wait,
-		"ttl_ms": w.ttl, "fixed": w.fixed}
+	c := Command{"do": "acquire", "key": w.key, "owner": w.who(), "mode": mode(w.shared),
+		"wait_ms": w.wait,
+		"ttl_ms":  w.ttl, "fixed": w.fixed}
 	if w.permits > 0 {
 		c["mode"], c["permits"] = "permit", w.permits
 	}
@@ -338,7 +339,9 @@ func (t *T) mustNotHold(key string, f Fence, when string) {
 // parts waits until the client believes no longer; for what it learns by its
 // socket, which no command overtakes or waits for.
 func (t *T) parts(key string, f Fence, why string) {
-	t.poll(fmt.Sprintf("the client to stop believing that it holds %q: %s", key, why), func() bool { return !t.held(key, f) })
+	t.poll(fmt.Sprintf("the client to stop believing that it holds %q: %s", key, why), func() bool {
+		return !t.held(key, f)
+	})
 }
 
 // told waits for a lost event, of a client that has them.

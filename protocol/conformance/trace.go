@@ -35,12 +35,14 @@ func (r *tracer) saw(b []byte) {
 		if len(r.have) < protocol.HeaderLen+n {
 			return
 		}
-		r.note(fmt.Sprintf("%c %s", r.from, frameText(r.from, r.have[protocol.HeaderLen:protocol.HeaderLen+n])))
+		r.note(fmt.Sprintf("%c %s", r.from, frameText(r.from,
+			r.have[protocol.HeaderLen:protocol.HeaderLen+n])))
 		r.have = r.have[protocol.HeaderLen+n:]
 	}
 }
 
-var opNames = map[uint64]string{1: "hello", 2: "acquire", 3: "release", 4: "renew", 5: "downgrade", 6: "cancel", 7: "inspect",
+var opNames = map[uint64]string{1: "hello", 2: "acquire", 3: "release", 4: "renew", 5: "downgrade",
+	6: "cancel", 7: "inspect",
 	8: "acquire-many", 9: "release-many", 10: "ping", 11: "list", 12: "stored"}
 
 var eventNames = map[uint64]string{64: "lost", 65: "keepalive", 66: "going-away", 67: "fatal"}

@@ -17,7 +17,8 @@ func peek(fd int, b []byte) (int, error) {
 // call is a system call on a descriptor that does not block.
 func call(nr uintptr, fd int, b []byte, flags uintptr) (int, error) {
 	for {
-		n, _, e := unix.RawSyscall6(nr, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)), flags, 0, 0)
+		n, _, e := unix.RawSyscall6(nr, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),
+			uintptr(len(b)), flags, 0, 0)
 		switch e {
 		case 0:
 			return int(n), nil

@@ -130,7 +130,8 @@ func TestCloseEndsReadAndWrite(t *testing.T) {
 			wg.Go(func() { closes[i] = s.Close() })
 		}
 		wg.Wait()
-		for _, err := range []error{<-reads, <-writes, errors.Join(closes[:]...), s.CloseWrite(), s.Idle(), s.SetDeadline(time.Time{})} {
+		for _, err := range []error{<-reads, <-writes, errors.Join(closes[:]...), s.CloseWrite(),
+			s.Idle(), s.SetDeadline(time.Time{})} {
 			if !errors.Is(err, net.ErrClosed) {
 				t.Errorf("%v", err)
 			}

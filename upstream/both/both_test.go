@@ -49,16 +49,17 @@ func TestConformance(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
 		return pair(t, open(t, a, prefix), open(t, b, prefix))
-	}, storetest.Options{KeepsPlaces: true, OneByOne: true, Residue: func(t testing.TB, prefix string) (left []string) {
-		for _, srv := range []*testserver.Redis{a, b} {
-			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
-				if strings.Contains(k, prefix) {
-					left = append(left, k)
+	}, storetest.Options{KeepsPlaces: true, OneByOne: true,
+		Residue: func(t testing.TB, prefix string) (left []string) {
+			for _, srv := range []*testserver.Redis{a, b} {
+				for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
+					if strings.Contains(k, prefix) {
+						left = append(left, k)
+					}
 				}
 			}
-		}
-		return left
-	}})
+			return left
+		}})
 }
 
 // start is where the clock of the embedded stores begins.
@@ -131,7 +132,8 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 			if next <= 2 {
 				for k, g := range holder { // an orderly restart releases
 					if g != nil && g.h == all[i] {
-						if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k), Token: g.token}); r.Status != cache.Done {
+						if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k),
+							Token: g.token}); r.Status != cache.Done {
 							t.Fatalf("release is %v (%v)", r.Status, r.Err)
 						}
 						holder[k] = nil
@@ -145,7 +147,8 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 		}
 		h, k := all[rnd.IntN(hosts)], rnd.IntN(keys)
 		if g := holder[k]; g != nil && rnd.IntN(2) == 0 {
-			if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k), Token: g.token}); r.Status != cache.Done {
+			if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k),
+				Token: g.token}); r.Status != cache.Done {
 				t.Fatalf("step %d: release by a host of stage %d is %v (%v)", step, g.h.stage, r.Status, r.Err)
 			}
 			holder[k] = nil
@@ -155,7 +158,8 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint(k), Token: h.last, TTL: time.Minute})
 		switch {
 		case holder[k] != nil && holder[k].h != h && r.Status != cache.Busy:
-			t.Fatalf("step %d: a host of stage %d gets %v although one of stage %d holds it", step, h.stage, r.Status, holder[k].h.stage)
+			t.Fatalf("step %d: a host of stage %d gets %v although one of stage %d holds it", step, h.stage,
+				r.Status, holder[k].h.stage)
 		case r.Status == cache.Granted:
 			if r.Base <= fence[k] {
 				t.Fatalf("step %d: base %d of a host of stage %d after %d", step, r.Base, h.stage, fence[k])
@@ -203,12 +207,14 @@ func TestConnectionsAreThoseOfTheTwo(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	s := pair(t, open(t, a, "lock:"), open(t, b, "lock:"))
 	h := &host{Store: s}
-	if r := h.do(t, upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: 1, TTL: time.Minute}); r.Status != cache.Granted {
+	if r := h.do(t, upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: 1,
+		TTL: time.Minute}); r.Status != cache.Granted {
 		t.Fatal(r)
 	}
 	connections := s.Capabilities().Connections
 	at := func(srv *testserver.Redis) int { return testserver.Connections(t, srv.Addr()) }
-	for end := time.Now().Add(20 * time.Second); at(a) == 0 || at(b) == 0 || connections() != at(a)+at(b); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); at(a) == 0 || at(b) == 0 ||
+		connections() != at(a)+at(b); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d are counted; there are %d and %d", connections(), at(a), at(b))
 		}

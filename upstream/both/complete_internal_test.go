@@ -9,7 +9,8 @@ import (
 )
 
 func TestTheStateOfAPairIsComplete(t *testing.T) {
-	s := &Store{known: [2]upstream.Session{{No: 1, Until: 2}, {No: 3, Until: 4}}, tokens: map[token]tokenState{{"k", 1}: queued}}
+	s := &Store{known: [2]upstream.Session{{No: 1, Until: 2}, {No: 3, Until: 4}},
+		tokens: map[token]tokenState{{"k", 1}: queued}}
 	states := [2][]byte{{1}, {2}}
 	image := func(s *Store, states *[2][]byte) ([]byte, error) {
 		c := new(cache.Coder)

@@ -9,7 +9,8 @@ import (
 
 // A successor knows of each token whether it may stand in the new store, or is being withdrawn.
 func TestPlacesArePassedOn(t *testing.T) {
-	was := &Store{tokens: map[token]tokenState{{"k", 1}: queued, {"k", 2}: withdrawn, {"l", 1}: withdrawn}}
+	was := &Store{tokens: map[token]tokenState{{"k", 1}: queued, {"k", 2}: withdrawn,
+		{"l", 1}: withdrawn}}
 	is := &Store{tokens: make(map[token]tokenState)}
 	c := new(cache.Coder)
 	was.code(c, new([2][]byte))

@@ -56,7 +56,8 @@ func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 		cover(oneByOne, i)
 	}
 	if len(oneByOne.text) > 3*len(once.text) {
-		t.Errorf("%d bytes after %d reloads, and %d bytes after one", len(oneByOne.text), n, len(once.text))
+		t.Errorf("%d bytes after %d reloads, and %d bytes after one", len(oneByOne.text), n,
+			len(once.text))
 	}
 }
 
@@ -74,7 +75,8 @@ func TestRulesAreWrittenBeforeTheFirstGrant(t *testing.T) {
 		if _, errs := o.decide(t.Context(), []bases{{"k", 5, 5}}); errs[0] == nil {
 			t.Error("a lock is granted while the note cannot be read")
 		}
-		if o.checkNote(t.Context(), all) != nil || o.checkNote(t.Context(), []Keys{{Prefix: "x:"}}) == nil {
+		if o.checkNote(t.Context(), all) != nil || o.checkNote(t.Context(),
+			[]Keys{{Prefix: "x:"}}) == nil {
 			t.Error("the note is needed for other keys alone")
 		}
 		if err := o.cover(t.Context(), all); err != nil {

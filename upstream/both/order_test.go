@@ -162,7 +162,8 @@ func (f *fleet) granted(h *host, key string, r upstream.Result) {
 		r.Base += epoch
 	}
 	if r.Status != cache.Granted || r.Base <= f.last[key] {
-		f.t.Fatalf("%s on a host of stage %d is %v (%v) with base %d after %d", key, h.stage, r.Status, r.Err, r.Base, f.last[key])
+		f.t.Fatalf("%s on a host of stage %d is %v (%v) with base %d after %d", key, h.stage, r.Status,
+			r.Err, r.Base, f.last[key])
 	}
 	f.last[key] = r.Base
 }
@@ -221,7 +222,8 @@ func TestAMoveInFourRollouts(t *testing.T) {
 func (f *fleet) move(rnd *rand.Rand) {
 	all := []*host{f.at(1), f.at(1), f.at(1)}
 	// Which host goes to which stage, and when.
-	steps := []struct{ host, stage int }{{0, 2}, {0, 1}, {1, 2}, {0, 2}, {2, 2}, {1, 3}, {1, 2}, {0, 3}, {1, 3}, {2, 3}, {2, 4}, {2, 3}, {0, 4}, {1, 4}, {2, 4}}
+	steps := []struct{ host, stage int }{{0, 2}, {0, 1}, {1, 2}, {0, 2}, {2, 2}, {1, 3}, {1, 2},
+		{0, 3}, {1, 3}, {2, 3}, {2, 4}, {2, 3}, {0, 4}, {1, 4}, {2, 4}}
 	type held struct {
 		h     *host
 		key   string
@@ -252,9 +254,11 @@ func (f *fleet) move(rnd *rand.Rand) {
 				holds = append(holds, held{h, key, f.try(h, key)})
 				continue
 			}
-			if f.token++; most == 2 || holds[others[0]].h != h { // a daemon does not ask for a lock that it has
+			// a daemon does not ask for a lock that it has
+			if f.token++; most == 2 || holds[others[0]].h != h {
 				if r := h.do(f.t, f.op(cache.OpTry, key, f.token)); r.Status != cache.Busy {
-					f.t.Fatalf("%s is %v (%v) on a host of stage %d while another one has it", key, r.Status, r.Err, h.stage)
+					f.t.Fatalf("%s is %v (%v) on a host of stage %d while another one has it", key, r.Status,
+						r.Err, h.stage)
 				}
 			}
 			drop(others[rnd.IntN(len(others))])
@@ -327,7 +331,8 @@ func (f *fleet) refused(h *host, key, words string) {
 	f.t.Helper()
 	f.token++
 	r := h.do(f.t, f.op(cache.OpTry, key, f.token))
-	if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), words) {
+	if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) ||
+		!strings.Contains(r.Err.Error(), words) {
 		f.t.Errorf("%s is %v (%v), want %q", key, r.Status, r.Err, words)
 	}
 	if r := h.do(f.t, upstream.Op{Kind: cache.OpPeek, Key: key}); r.Status != cache.Done {
@@ -340,7 +345,8 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 	for new := range ordered {
 		t.Run(new, func(t *testing.T) {
 			f := newFleet(t, "redis", new)
-			old, some := both.Keys{Prefix: "some:", Except: []string{"some:not:"}}, both.Keys{Prefix: "some:"}
+			old, some := both.Keys{Prefix: "some:", Except: []string{"some:not:"}},
+				both.Keys{Prefix: "some:"}
 			later := f.pair(epoch, some)
 			f.refused(later, "some:k", "no host has used both stores without fence_epoch")
 
@@ -359,14 +365,16 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 			for _, keys := range []both.Keys{{}, some, {Prefix: "some:more:"}} {
 				check(keys, epoch, both.ErrFences) // the old store decides
 			}
-			for _, keys := range []both.Keys{{Except: []string{"some:"}}, {Prefix: "some:not:"}, {Prefix: "x:"}} {
+			for _, keys := range []both.Keys{{Except: []string{"some:"}}, {Prefix: "some:not:"},
+				{Prefix: "x:"}} {
 				check(keys, epoch, nil)
 			}
 			low := f.pair(1000, some)
 			f.refused(low, "some:k", "raise fence_epoch to more than")
 			f.release(before, "some:k", f.try(before, "some:k"))
 			if f.last["some:k"] >= epoch {
-				t.Errorf("a host of the third rollout decides although it was refused: base %d", f.last["some:k"])
+				t.Errorf("a host of the third rollout decides although it was refused: base %d",
+					f.last["some:k"])
 			}
 			f.refused(later, "some:not:k", "no host has used both stores without fence_epoch")
 			f.release(later, "some:k", f.try(later, "some:k"))
@@ -376,7 +384,8 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 			f.refused(other, "some:k", "must be the same on every host")
 			lower := f.pair(epoch-1e12, some)
 			f.refused(lower, "some:k", "must be the same on every host")
-			for e, want := range map[uint64]error{0: both.ErrFences, epoch - 1: both.ErrFences, epoch: nil, epoch + 1: nil} {
+			for e, want := range map[uint64]error{0: both.ErrFences, epoch - 1: both.ErrFences, epoch: nil,
+				epoch + 1: nil} {
 				check(both.Keys{}, e, want)
 			}
 			check(both.Keys{Prefix: "x:"}, 0, nil)

@@ -37,7 +37,8 @@ func TestNoTwoPermitsHaveTheSameFence(t *testing.T) {
 		ops, rs := make([]upstream.Op, n), make([]upstream.Result, n)
 		for i := range ops {
 			h.last++
-			ops[i] = upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1000, Key: "k", Token: h.last, TTL: time.Minute, Floor: floor}
+			ops[i] = upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1000, Key: "k", Token: h.last,
+				TTL: time.Minute, Floor: floor}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
@@ -64,7 +65,8 @@ func TestNoTwoPermitsHaveTheSameFence(t *testing.T) {
 			}
 		}
 	}
-	h := &host{Store: pair(t, &busyStore{open(t, a, "lock:"), others(old)}, &busyStore{open(t, b, "lock:"), others(new)})}
+	h := &host{Store: pair(t, &busyStore{open(t, a, "lock:"), others(old)},
+		&busyStore{open(t, b, "lock:"), others(new)})}
 	defer h.Close()
 	for _, other = range []*host{old, new} {
 		last := uint64(0)

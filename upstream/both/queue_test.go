@@ -77,20 +77,23 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 	}
 	do := func(h *host, kind cache.OpKind, token uint64, want cache.Status) {
 		t.Helper()
-		if r := h.do(t, upstream.Op{Kind: kind, Key: "k", Token: token, TTL: time.Minute}); r.Status != want {
+		if r := h.do(t, upstream.Op{Kind: kind, Key: "k", Token: token,
+			TTL: time.Minute}); r.Status != want {
 			t.Fatalf("it is %v (%v), want %v", r.Status, r.Err, want)
 		}
 	}
 	y := &host{Store: open(t, a, "lock:")}
 	z := &host{Store: opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock)))}
-	x := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock))))}
+	x := &host{Store: pair(t, open(t, a, "lock:"),
+		opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock))))}
 	do(z, cache.OpTry, 1, cache.Granted)
 	do(x, cache.OpJoin, 2, cache.Queued)
 	state, err := x.Capabilities().Mover.Leave()
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.OpenSuccessor(t.Context(), cfg, etcd.WithClock(clock))))}
+	next := &host{Store: pair(t, open(t, a, "lock:"),
+		opened(etcd.OpenSuccessor(t.Context(), cfg, etcd.WithClock(clock))))}
 	begin, err := next.Capabilities().Mover.Arrive(state)
 	if err != nil {
 		t.Fatal(err)
@@ -137,14 +140,16 @@ func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
 			f := newFleet(t, "embedded", name)
 			second := f.new()
 			bad := &forgetful{second, true}
-			s, err := both.New(f.old(), bad, epoch) // refuses, because no host has used both stores without epoch
+			// refuses, because no host has used both stores without epoch
+			s, err := both.New(f.old(), bad, epoch)
 			if err != nil {
 				t.Fatal(err)
 			}
 			x, y := &host{Store: s}, f.at(2)
 			do := func(h *host, token uint64, want cache.Status) {
 				t.Helper()
-				if r := h.do(t, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: token, TTL: time.Minute}); r.Status != want {
+				if r := h.do(t, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: token,
+					TTL: time.Minute}); r.Status != want {
 					t.Fatalf("it is %v (%v), want %v", r.Status, r.Err, want)
 				}
 			}

@@ -50,7 +50,8 @@ type unresponsive struct{ upstream.Store }
 
 func (unresponsive) Capabilities() (none upstream.Capabilities) { return none }
 
-func (d unresponsive) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+func (d unresponsive) Apply(ctx context.Context, ops []upstream.Op,
+	results []upstream.Result) error {
 	if ops[0].Kind.Ends() {
 		return errors.New("no answer")
 	}

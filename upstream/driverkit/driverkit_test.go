@@ -48,7 +48,8 @@ func TestDownMarksAnErrorOnce(t *testing.T) {
 }
 
 func TestOnlyAnUnknownOutcomeIsUnknown(t *testing.T) {
-	for o, want := range map[Outcome]cache.Status{NothingSent: cache.Refused, Refused: cache.Refused, Unknown: cache.Unknown} {
+	for o, want := range map[Outcome]cache.Status{NothingSent: cache.Refused, Refused: cache.Refused,
+		Unknown: cache.Unknown} {
 		if got := o.Status(); got != want {
 			t.Errorf("outcome %d: status %v, want %v", o, got, want)
 		}
@@ -198,7 +199,8 @@ func TestDialExplainsAServerWithoutTLS(t *testing.T) {
 	conf := &tls.Config{ServerName: "x", MinVersion: tls.VersionTLS12}
 	for _, want := range []string{"TLS", "(is it a TLS port?)"} {
 		_, err = Dial(t.Context(), new(net.Dialer), "tcp", l.Addr().String(), conf)
-		if err == nil || !strings.Contains(err.Error(), "TLS handshake with "+l.Addr().String()) || !strings.Contains(err.Error(), want) {
+		if err == nil || !strings.Contains(err.Error(), "TLS handshake with "+l.Addr().String()) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v", err)
 		}
 	}

@@ -43,7 +43,8 @@ func TestAMillionLocksCostSixtyBytesEachAtMost(t *testing.T) {
 	before := heap()
 	for i, k := range keys {
 		var res cache.Result
-		if !s.ApplyInline(&upstream.Op{Kind: cache.OpTry, Key: k, Token: uint64(i)}, &res) || res.Status != cache.Granted {
+		if !s.ApplyInline(&upstream.Op{Kind: cache.OpTry, Key: k, Token: uint64(i)}, &res) ||
+			res.Status != cache.Granted {
 			t.Fatal(res)
 		}
 	}

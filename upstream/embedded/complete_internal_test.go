@@ -45,18 +45,22 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 			"embedded.Store.stopped":   "each process has its own",
 			"embedded.Store.successor": "of a store that has not begun",
 			"embedded.session.path":    "from the configuration", "embedded.session.boot": "of the machine",
-			"embedded.session.ttl":   "from the configuration",
-			"embedded.session.clock": "each process has its own", "embedded.session.wall": "each process has its own",
-			"embedded.session.log": "each process has its own", "embedded.session.failing": "logged once more",
-			"embedded.session.deadlines": "the deadline is sent again", "embedded.session.kick": "each process has its own",
-			"embedded.session.stop": "each process has its own",
+			"embedded.session.ttl":       "from the configuration",
+			"embedded.session.clock":     "each process has its own",
+			"embedded.session.wall":      "each process has its own",
+			"embedded.session.log":       "each process has its own",
+			"embedded.session.failing":   "logged once more",
+			"embedded.session.deadlines": "the deadline is sent again",
+			"embedded.session.kick":      "each process has its own",
+			"embedded.session.stop":      "each process has its own",
 		},
 	}.Check(t)
 }
 
 func newSuccessor(t *testing.T) *Store {
 	t.Helper()
-	s, err := Open(Options{Clock: func() int64 { return int64(time.Hour) }, Boot: "boot", Successor: true})
+	s, err := Open(Options{Clock: func() int64 { return int64(time.Hour) }, Boot: "boot",
+		Successor: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,8 @@ func (s *store) close() {
 
 func (s *store) do(kind cache.OpKind, key string, token uint64) cache.Result {
 	res := make([]cache.Result, 1)
-	_ = s.Apply(s.Context(), []upstream.Op{{Kind: kind, Key: key, Token: token, TTL: time.Minute}}, res)
+	_ = s.Apply(s.Context(), []upstream.Op{{Kind: kind, Key: key, Token: token, TTL: time.Minute}},
+		res)
 	synctest.Wait()
 	return res[0]
 }
@@ -154,7 +155,8 @@ func TestTheFileHasADeadlineBeforeAnybodyHearsOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state")
 		begin := time.Now()
-		s, err := embedded.Open(embedded.Options{Path: path, Session: 9 * time.Second, Clock: func() int64 { return int64(time.Since(begin)) + 1 }})
+		s, err := embedded.Open(embedded.Options{Path: path, Session: 9 * time.Second,
+			Clock: func() int64 { return int64(time.Since(begin)) + 1 }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +181,8 @@ func TestIdleStoreTakesItsDeadlineBackAndSleeps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state")
 		begin := time.Now()
-		s, err := embedded.Open(embedded.Options{Path: path, Session: 9 * time.Second, Clock: func() int64 { return int64(time.Since(begin)) + 1 }})
+		s, err := embedded.Open(embedded.Options{Path: path, Session: 9 * time.Second,
+			Clock: func() int64 { return int64(time.Since(begin)) + 1 }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -221,8 +224,10 @@ func TestInlineDoesNoIO(t *testing.T) {
 			kind cache.OpKind
 			key  string
 			want cache.Status
-		}{{cache.OpTry, "l", cache.Granted}, {cache.OpTry, "k", cache.Granted}, {cache.OpRenew, "l", cache.Done}, {cache.OpDowngrade, "l", cache.Done},
-			{cache.OpPeek, "l", cache.Busy}, {cache.OpRelease, "l", cache.Done}, {cache.OpRelease, "l", cache.NotHeld},
+		}{{cache.OpTry, "l", cache.Granted}, {cache.OpTry, "k", cache.Granted},
+			{cache.OpRenew, "l", cache.Done}, {cache.OpDowngrade, "l", cache.Done},
+			{cache.OpPeek, "l", cache.Busy}, {cache.OpRelease, "l", cache.Done},
+			{cache.OpRelease, "l", cache.NotHeld},
 			{cache.OpJoin, "m", cache.Granted}, {cache.OpWithdraw, "m", cache.Done}} {
 			r, ok := s.inline(c.kind, c.key, 1)
 			if !ok {
@@ -260,7 +265,8 @@ func TestASuspendedMachineHoldsNothingAfterwards(t *testing.T) {
 		s.want(s.do(cache.OpPeek, "a", 0), cache.Done)
 		_, next := s.take("a")
 		if next.SessionNo <= r.SessionNo {
-			t.Errorf("session %d follows session %d: an answer of the earlier one may still be on its way", next.SessionNo, r.SessionNo)
+			t.Errorf("session %d follows session %d: an answer of the earlier one may still be on its way",
+				next.SessionNo, r.SessionNo)
 		}
 		if next.Base <= r.Base || next.Session <= m.boot.Load() {
 			t.Errorf("%+v after %+v", next, r)
@@ -275,7 +281,8 @@ func TestExpiredSemaphoresAreForgotten(t *testing.T) {
 		s := m.start()
 		permit := func(kind cache.OpKind, key string, token uint64) cache.Status {
 			res := make([]upstream.Result, 1)
-			_ = s.Apply(t.Context(), []upstream.Op{{Kind: kind, Mode: cache.Permit, Key: key, Token: token, Limit: 1, TTL: time.Second}}, res)
+			_ = s.Apply(t.Context(), []upstream.Op{{Kind: kind, Mode: cache.Permit, Key: key, Token: token,
+				Limit: 1, TTL: time.Second}}, res)
 			return res[0].Status
 		}
 		for i := range 100 {

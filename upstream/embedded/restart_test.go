@@ -130,7 +130,8 @@ func TestBasesRiseAcrossRestartsAndSteppingClocks(t *testing.T) {
 			for i := range 100 {
 				tok, r := s.take("k")
 				if r.Base <= last || r.Base >= readState(t, m.path).Limit {
-					t.Fatalf("round %d: base %d after %d with limit %d", round, r.Base, last, readState(t, m.path).Limit)
+					t.Fatalf("round %d: base %d after %d with limit %d", round, r.Base, last,
+						readState(t, m.path).Limit)
 				}
 				last = r.Base
 				s.want(s.do(cache.OpRelease, "k", tok), cache.Done)
@@ -151,7 +152,8 @@ func TestAFileThatCannotBeWrittenRefusesGrantsAndNothingElse(t *testing.T) {
 		s := m.start()
 		tok, r := s.take("k")
 		// A directory in its place: even root cannot rename over it.
-		if err := errors.Join(os.Remove(m.path), os.MkdirAll(filepath.Join(m.path, "x"), 0o700)); err != nil {
+		if err := errors.Join(os.Remove(m.path), os.MkdirAll(filepath.Join(m.path, "x"),
+			0o700)); err != nil {
 			t.Fatal(err)
 		}
 		s.want(s.do(cache.OpTry, "l", 1), cache.Granted) // the session still goes
@@ -218,7 +220,9 @@ func TestTheEndOfTheWaitHintsWhoQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "state")
 		begin := time.Now()
-		opts := embedded.Options{Path: path, Session: 9 * time.Second, Clock: func() int64 { return int64(time.Since(begin)) + 1 }}
+		opts := embedded.Options{Path: path, Session: 9 * time.Second, Clock: func() int64 {
+			return int64(time.Since(begin)) + 1
+		}}
 		before, err := embedded.Open(opts)
 		if err != nil {
 			t.Fatal(err)

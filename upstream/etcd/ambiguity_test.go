@@ -163,7 +163,9 @@ func (p *peer) again(w *wire) {
 	p.Helper()
 	w.lose(false, false)
 	w.cut()
-	p.eventually("the server is reached", func() bool { return p.do(cache.OpPeek, 0, "reached", 0).Status == cache.Done })
+	p.eventually("the server is reached", func() bool {
+		return p.do(cache.OpPeek, 0, "reached", 0).Status == cache.Done
+	})
 }
 
 func TestAnswersThatNeverCome(t *testing.T) {
@@ -178,7 +180,8 @@ func TestAnswersThatNeverCome(t *testing.T) {
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 			w.lose(!happens, happens)
 			a, b := p.token(), p.token()
-			res, err := p.apply(upstream.Op{Kind: kind, Key: "a", Token: a, TTL: long}, upstream.Op{Kind: kind, Mode: cache.Shared, Key: "b", Token: b, TTL: long})
+			res, err := p.apply(upstream.Op{Kind: kind, Key: "a", Token: a, TTL: long},
+				upstream.Op{Kind: kind, Mode: cache.Shared, Key: "b", Token: b, TTL: long})
 			p.want(res[0], cache.Unknown)
 			p.want(res[1], cache.Unknown)
 			if err == nil {
@@ -237,7 +240,8 @@ func TestDeadlineIsFromTheSending(t *testing.T) {
 	}
 	closeLater(t, s)
 	p := &peer{TB: t, Store: s}
-	const ttl, delay = 6 * time.Second, 500 * time.Millisecond // an answer may come in two pieces, a machine be busy
+	// an answer may come in two pieces, a machine be busy
+	const ttl, delay = 6 * time.Second, 500 * time.Millisecond
 	w.mu.Lock()
 	w.delay = delay
 	w.mu.Unlock()
@@ -262,7 +266,9 @@ func TestSleepBeyondTheTTLLosesTheSession(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	var slept atomic.Int64
 	begun := time.Now()
-	s, err := etcd.Open(t.Context(), config(t, "ttl=10s", srv), etcd.WithClock(func() int64 { return int64(time.Since(begun)) + slept.Load() + 1 }))
+	s, err := etcd.Open(t.Context(), config(t, "ttl=10s", srv), etcd.WithClock(func() int64 {
+		return int64(time.Since(begun)) + slept.Load() + 1
+	}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +300,9 @@ func TestCutConnections(t *testing.T) {
 		case cache.Refused:
 			p.want(p.seen(srv, "a"), cache.Done)
 		case cache.Unknown:
-			p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", tok).Status == cache.Done })
+			p.eventually("the unresolved request is withdrawn", func() bool {
+				return p.do(cache.OpWithdraw, cache.Exclusive, "a", tok).Status == cache.Done
+			})
 			p.want(p.seen(srv, "a"), cache.Done)
 		default:
 			t.Fatalf("it is %v (%v)", r.Status, r.Err)

@@ -49,7 +49,8 @@ func TestServerThatTakesFewOperations(t *testing.T) {
 	everything(t, newPeer(t, srv, "timeout=20s"), func(i int) string { return fmt.Sprint("k", i) })
 	srv = testserver.StartEtcd(t, "--max-txn-ops=3")
 	p := newPeer(t, srv, "")
-	if r := p.do(cache.OpTry, cache.Shared, "k", p.token()); r.Status != cache.Refused || !strings.Contains(r.Err.Error(), "--max-txn-ops") {
+	if r := p.do(cache.OpTry, cache.Shared, "k", p.token()); r.Status != cache.Refused ||
+		!strings.Contains(r.Err.Error(), "--max-txn-ops") {
 		t.Errorf("it is %v (%v)", r.Status, r.Err)
 	}
 }
@@ -57,13 +58,16 @@ func TestServerThatTakesFewOperations(t *testing.T) {
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t, "--max-request-bytes=100000")
-	everything(t, newPeer(t, srv, "timeout=20s"), func(i int) string { return strings.Repeat("/", 509) + fmt.Sprintf("%03d", i) })
+	everything(t, newPeer(t, srv, "timeout=20s"), func(i int) string {
+		return strings.Repeat("/", 509) + fmt.Sprintf("%03d", i)
+	})
 }
 
 func TestNamesDoNotMeet(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	p := newPeer(t, srv, "")
-	names := []string{"a", "a/b", "a%2Fb", "a%b", "a%25b", "%", "/", "//", "%session", "%session/1", "a0", "a/", "A"}
+	names := []string{"a", "a/b", "a%2Fb", "a%b", "a%25b", "%", "/", "//", "%session", "%session/1",
+		"a0", "a/", "A"}
 	for _, n := range names {
 		p.take(n, cache.Exclusive)
 	}
@@ -91,7 +95,8 @@ func TestListPages(t *testing.T) {
 	p, q := newPeer(t, srv, "timeout=10s"), newPeer(t, srv, "timeout=10s")
 	var ops []upstream.Op
 	for i := range 200 {
-		ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: fmt.Sprintf("k/%03d", i), Token: uint64(i + 1), TTL: long})
+		ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2),
+			Key: fmt.Sprintf("k/%03d", i), Token: uint64(i + 1), TTL: long})
 	}
 	if _, err := p.apply(ops...); err != nil {
 		t.Fatal(err)
@@ -120,15 +125,18 @@ func TestListPages(t *testing.T) {
 			t.Fatalf("pages of %d have %d locks", limit, len(got))
 		}
 		for i, l := range got {
-			if l.Key != fmt.Sprintf("k/%03d", i) || l.Mode != cache.Mode(i%2) || !l.Mine || l.Foreign || l.Waiters != 1 || l.Base == 0 {
+			if l.Key != fmt.Sprintf("k/%03d", i) || l.Mode != cache.Mode(i%2) || !l.Mine || l.Foreign ||
+				l.Waiters != 1 || l.Base == 0 {
 				t.Fatalf("lock %d is %+v", i, l)
 			}
 		}
-		if l := got[0]; l.Left <= 0 || !strings.HasPrefix(l.Holder, "lease ") || !strings.HasPrefix(l.Name, dir+"k%2F000/") {
+		if l := got[0]; l.Left <= 0 || !strings.HasPrefix(l.Holder, "lease ") ||
+			!strings.HasPrefix(l.Name, dir+"k%2F000/") {
 			t.Errorf("the first is %+v", l)
 		}
 	}
-	if locks, _, err := q.List(t.Context(), "other", "", 5); err != nil || len(locks) != 1 || locks[0].Mine {
+	if locks, _, err := q.List(t.Context(), "other", "", 5); err != nil || len(locks) != 1 ||
+		locks[0].Mine {
 		t.Errorf("%+v, %v", locks, err)
 	}
 	if _, _, err := p.List(t.Context(), "", "elsewhere", 5); err == nil {
@@ -152,7 +160,8 @@ func TestListOfALongQueue(t *testing.T) {
 	}
 	p.take("l", cache.Exclusive)
 	locks, next, err := p.List(t.Context(), "", "", 10)
-	if err != nil || next != "" || len(locks) != 2 || locks[0].Waiters != 1499 || !locks[0].Foreign || locks[1].Key != "l" {
+	if err != nil || next != "" || len(locks) != 2 || locks[0].Waiters != 1499 || !locks[0].Foreign ||
+		locks[1].Key != "l" {
 		t.Errorf("%+v, %q, %v", locks, next, err)
 	}
 }
@@ -205,7 +214,8 @@ func TestManyWait(t *testing.T) {
 		for i := 0; i < n; {
 			var ops []upstream.Op
 			for ; i < n && len(ops) < upstream.MaxBatch; i++ {
-				ops = append(ops, upstream.Op{Kind: kind, Key: fmt.Sprint("k", i), Token: uint64(i + 1), TTL: long})
+				ops = append(ops, upstream.Op{Kind: kind, Key: fmt.Sprint("k", i),
+					Token: uint64(i + 1), TTL: long})
 			}
 			res, err := x.apply(ops...)
 			for _, r := range res {
@@ -218,7 +228,9 @@ func TestManyWait(t *testing.T) {
 	each(p, cache.OpTry, cache.Granted)
 	each(q, cache.OpJoin, cache.Queued)
 	srv.Restart()
-	p.eventually("the server is back", func() bool { return p.Ping(t.Context()) == nil && q.Ping(t.Context()) == nil })
+	p.eventually("the server is back", func() bool {
+		return p.Ping(t.Context()) == nil && q.Ping(t.Context()) == nil
+	})
 	each(p, cache.OpRelease, cache.Done)
 	free := map[string]bool{}
 	for end := time.After(bound); len(free) < n; {

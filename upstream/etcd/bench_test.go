@@ -51,7 +51,8 @@ func benchApply(b *testing.B, srv *testserver.Etcd, mode cache.Mode) {
 		for iterate() {
 			for i := range n {
 				t := token.Add(1)
-				ops[i] = upstream.Op{Kind: cache.OpTry, Mode: mode, Key: benchKey(t), Token: t, TTL: time.Minute}
+				ops[i] = upstream.Op{Kind: cache.OpTry, Mode: mode, Key: benchKey(t), Token: t,
+					TTL: time.Minute}
 			}
 			if err := s.Apply(b.Context(), ops, res); err != nil {
 				b.Error(err)

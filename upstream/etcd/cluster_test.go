@@ -42,7 +42,8 @@ func TestThreeMembers(t *testing.T) {
 
 	// Another leader, by agreement and by the death of the first: nothing is lost.
 	l := leader(t, members)
-	if _, err := members[l].Admin().MoveLeader(t.Context(), memberID(t, members[(l+1)%3])); err != nil {
+	if _, err := members[l].Admin().MoveLeader(t.Context(),
+		memberID(t, members[(l+1)%3])); err != nil {
 		t.Fatal(err)
 	}
 	held("with a leader that was appointed")
@@ -60,7 +61,8 @@ func TestThreeMembers(t *testing.T) {
 		if res[0].Status == cache.Granted {
 			t.Fatal("granted without a majority")
 		}
-		return errors.Is(err, upstream.ErrDown) && (res[0].Status == cache.Unknown || res[0].Status == cache.Refused)
+		return errors.Is(err, upstream.ErrDown) && (res[0].Status == cache.Unknown ||
+			res[0].Status == cache.Refused)
 	})
 	if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
 		t.Errorf("the ping says %v", err)
@@ -105,7 +107,9 @@ func TestOneOfThreeMembersPaused(t *testing.T) {
 				p.released("b", tok)
 				return true
 			}
-			p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "b", tok).Status == cache.Done })
+			p.eventually("the unresolved request is withdrawn", func() bool {
+				return p.do(cache.OpWithdraw, cache.Exclusive, "b", tok).Status == cache.Done
+			})
 			return false
 		})
 		r := p.do(cache.OpRenew, cache.Exclusive, "a", a)

@@ -16,7 +16,8 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(c.Endpoints, []string{"a:2379", "b:1234", "[::1]:2379"}) || c.Prefix != "/x" || c.TTL != 30*time.Second || c.Timeout != 5*time.Second {
+	if !slices.Equal(c.Endpoints, []string{"a:2379", "b:1234", "[::1]:2379"}) || c.Prefix != "/x" ||
+		c.TTL != 30*time.Second || c.Timeout != 5*time.Second {
 		t.Errorf("it is %+v", c)
 	}
 	for _, s := range []string{c.String(), fmt.Sprintf("%v %+v %#v", c, c, c)} {
@@ -27,7 +28,8 @@ func TestParse(t *testing.T) {
 	if want := "etcd://me:xxxxx@a:2379,b:1234,[::1]:2379?prefix=%2Fx&timeout=5s&tls=true&ttl=30s"; c.String() != want {
 		t.Errorf("it prints %s, not %s", c, want)
 	}
-	if c, err = etcd.Parse("etcd://a"); err != nil || c.Prefix != etcd.DefaultPrefix || c.TTL != etcd.DefaultTTL || c.Timeout != etcd.DefaultTimeout {
+	if c, err = etcd.Parse("etcd://a"); err != nil || c.Prefix != etcd.DefaultPrefix ||
+		c.TTL != etcd.DefaultTTL || c.Timeout != etcd.DefaultTimeout {
 		t.Errorf("by default it is %+v, %v", c, err)
 	}
 }
@@ -55,7 +57,8 @@ func TestParseFaults(t *testing.T) {
 		if want == "" {
 			continue
 		}
-		if !errors.Is(err, etcd.ErrConfig) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+		if !errors.Is(err, etcd.ErrConfig) || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: %v, not %s", raw, err, want)
 		}
 	}

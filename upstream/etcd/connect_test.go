@@ -42,7 +42,8 @@ func fails(t *testing.T, raw string, words ...string) {
 		}
 		return true
 	}
-	if !says(err) || !strings.Contains(err.Error(), cfg.Endpoints[0]) || strings.Contains(err.Error(), "s3cret") {
+	if !says(err) || !strings.Contains(err.Error(), cfg.Endpoints[0]) ||
+		strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("%s: %v, not %q", cfg, err, words)
 	}
 	if p, err := etcd.OpenLazy(cfg); err == nil {
@@ -119,7 +120,8 @@ func withUsers(t *testing.T, args ...string) *testserver.Etcd {
 	must(a.UserAdd(ctx, "root", "rootpw"))
 	must(a.UserGrantRole(ctx, "root", "root"))
 	must(a.RoleAdd(ctx, "locks"))
-	must(a.RoleGrantPermission(ctx, "locks", dir, clientv3.GetPrefixRangeEnd(dir), clientv3.PermissionType(clientv3.PermReadWrite)))
+	must(a.RoleGrantPermission(ctx, "locks", dir, clientv3.GetPrefixRangeEnd(dir),
+		clientv3.PermissionType(clientv3.PermReadWrite)))
 	must(a.UserAdd(ctx, "me", "s3cret"))
 	must(a.UserGrantRole(ctx, "me", "locks"))
 	must(a.UserAdd(ctx, "other", "s3cret"))
@@ -147,7 +149,8 @@ func TestUsers(t *testing.T) {
 	waits := q.token()
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", waits), cache.Queued)
 	p.hinted(cache.HintContended, "a")
-	if locks, _, err := p.List(t.Context(), "", "", 5); err != nil || len(locks) != 1 || locks[0].Left <= 0 {
+	if locks, _, err := p.List(t.Context(), "", "", 5); err != nil || len(locks) != 1 ||
+		locks[0].Left <= 0 {
 		t.Errorf("%+v, %v", locks, err)
 	}
 	if _, err := q.Sweep(t.Context(), func(string, uint64) bool { return true }); err != nil {
@@ -173,7 +176,8 @@ func TestTokensEnd(t *testing.T) {
 		}
 	}
 	write("s3cret")
-	cfg, err := etcd.Parse("etcd://me@" + srv.Addr() + "?timeout=5s&ttl=6s&password_file=" + url.QueryEscape(file))
+	cfg, err := etcd.Parse("etcd://me@" + srv.Addr() + "?timeout=5s&ttl=6s&password_file=" +
+		url.QueryEscape(file))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,12 +203,15 @@ func TestTokensEnd(t *testing.T) {
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "later", later), cache.Done)
 	q.hinted(cache.HintAvailable, "later")
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "later", waits), cache.Granted)
-	if _, err := srv.Admin().RoleGrantPermission(t.Context(), "locks", "/more", "", clientv3.PermissionType(clientv3.PermRead)); err != nil {
+	if _, err := srv.Admin().RoleGrantPermission(t.Context(), "locks", "/more", "",
+		clientv3.PermissionType(clientv3.PermRead)); err != nil {
 		t.Fatal(err)
 	}
 	p.take("b", cache.Exclusive)
 	srv.Restart()
-	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "a", tok).Status == cache.Done })
+	p.eventually("the lease is renewed", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "a", tok).Status == cache.Done
+	})
 
 	// Another password: what has a token goes on, and then the reason is told.
 	if _, err := srv.Admin().UserChangePassword(t.Context(), "me", "n3w"); err != nil {
@@ -216,7 +223,8 @@ func TestTokensEnd(t *testing.T) {
 			return false
 		}
 		p.want(r, cache.Refused)
-		return strings.Contains(r.Err.Error(), "password_file") && !strings.Contains(r.Err.Error(), "s3cret")
+		return strings.Contains(r.Err.Error(), "password_file") &&
+			!strings.Contains(r.Err.Error(), "s3cret")
 	})
 	write("n3w")
 	p.comes(cache.OpTry, "d")
@@ -231,13 +239,15 @@ func newCerts(t *testing.T) certs {
 	a := testserver.NewAuthority(t, t.TempDir())
 	a.Issue("server")
 	a.Issue("client")
-	return certs{a.File("ca.crt"), a.File("server.crt"), a.File("server.key"), a.File("client.crt"), a.File("client.key")}
+	return certs{a.File("ca.crt"), a.File("server.crt"), a.File("server.key"), a.File("client.crt"),
+		a.File("client.key")}
 }
 
 func TestTLS(t *testing.T) {
 	t.Parallel()
 	c, other := newCerts(t), newCerts(t)
-	srv := testserver.StartEtcd(t, "--cert-file="+c.server, "--key-file="+c.serverKey, "--client-cert-auth", "--trusted-ca-file="+c.ca)
+	srv := testserver.StartEtcd(t, "--cert-file="+c.server, "--key-file="+c.serverKey,
+		"--client-cert-auth", "--trusted-ca-file="+c.ca)
 	at := func(host string, params ...string) string {
 		_, port, _ := net.SplitHostPort(srv.Addr())
 		return "etcd://" + host + ":" + port + "?timeout=10s&" + strings.Join(params, "&")
@@ -250,7 +260,8 @@ func TestTLS(t *testing.T) {
 	fails(t, at("127.0.0.1", on, ca, own, "server_name=elsewhere"), "server_name=")
 	fails(t, at("127.0.0.1", on, ca), "cert=")
 	fails(t, at("127.0.0.1", on, ca, "cert="+other.client+"&key="+other.clientKey), "cert=")
-	for _, u := range []string{at("127.0.0.1", on, ca, own), at("localhost", on, ca, own, "server_name=127.0.0.1")} {
+	for _, u := range []string{at("127.0.0.1", on, ca, own),
+		at("localhost", on, ca, own, "server_name=127.0.0.1")} {
 		cfg, err := etcd.Parse(u)
 		if err != nil {
 			t.Fatal(err)

@@ -24,12 +24,14 @@ func TestRestartWithItsDataKeepsTheSession(t *testing.T) {
 	srv.Kill()
 	p.eventually("the server's absence is noticed", func() bool {
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long})
-		if st := res[0].Status; st != cache.Refused && st != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
+		if st := res[0].Status; st != cache.Refused && st != cache.Unknown ||
+			!errors.Is(err, upstream.ErrDown) {
 			t.Fatalf("without a server it is %v, %v", st, err)
 		}
 		return res[0].Status == cache.Refused
 	})
-	if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), srv.Addr()) {
+	if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) ||
+		!strings.Contains(err.Error(), srv.Addr()) {
 		t.Errorf("the ping says %v", err)
 	}
 	srv.Start()
@@ -84,7 +86,9 @@ func TestRevokedLeaseIsALostSession(t *testing.T) {
 	// Nothing is granted under it although nobody has noticed yet.
 	p.want(p.do(cache.OpTry, cache.Exclusive, "b", p.token()), cache.Refused)
 	p.lost(1)
-	p.session("the next", func(s upstream.Session) bool { return s.No == 2 && !s.Lost && s.Until != 0 })
+	p.session("the next", func(s upstream.Session) bool {
+		return s.No == 2 && !s.Lost && s.Until != 0
+	})
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.NotHeld)
 	p.want(p.do(cache.OpDowngrade, cache.Exclusive, "q", q), cache.NotHeld)
 	p.want(p.do(cache.OpRelease, cache.Shared, "q", q), cache.NotHeld)
@@ -102,9 +106,12 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	p, q := newPeer(t, srv, "timeout=2s&ttl=30s"), newPeer(t, srv, "ttl=30s")
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
-	p.eventually("the server has stopped", func() bool { return p.do(cache.OpPeek, 0, "a", 0).Status != cache.Done })
+	p.eventually("the server has stopped", func() bool {
+		return p.do(cache.OpPeek, 0, "a", 0).Status != cache.Done
+	})
 	asked := p.token()
-	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: asked, TTL: long}, upstream.Op{Kind: cache.OpRelease, Key: "x", Token: asked})
+	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: asked, TTL: long},
+		upstream.Op{Kind: cache.OpRelease, Key: "x", Token: asked})
 	p.want(res[0], cache.Unknown)
 	p.want(res[1], cache.Unknown)
 	if !errors.Is(err, upstream.ErrDown) || !strings.Contains(res[0].Err.Error(), srv.Addr()) {
@@ -114,10 +121,14 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 		t.Error("the ping is answered")
 	}
 	srv.Resume()
-	p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
+	p.eventually("the unresolved request is withdrawn", func() bool {
+		return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done
+	})
 	// Once that is confirmed, nothing comes late.
 	q.take("a", cache.Exclusive)
-	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
+	p.eventually("the lease is renewed", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done
+	})
 }
 
 func TestPauseBeyondTheTTLLosesTheSessionInTime(t *testing.T) {
@@ -203,7 +214,8 @@ func TestSessionKeyRemovedBySomebodyComesBack(t *testing.T) {
 	if _, err := srv.Admin().Delete(t.Context(), dir+"%session/", clientv3.WithPrefix()); err != nil {
 		t.Fatal(err)
 	}
-	res, _ := p.apply(upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long}, upstream.Op{Kind: cache.OpRelease, Key: "a", Token: a})
+	res, _ := p.apply(upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long},
+		upstream.Op{Kind: cache.OpRelease, Key: "a", Token: a})
 	p.want(res[0], cache.Refused)
 	p.want(res[1], cache.Done)
 	p.comes(cache.OpTry, "a")
@@ -223,14 +235,17 @@ func TestCompactionIsNotNoticed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := srv.Admin().Compact(t.Context(), r.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
+	if _, err := srv.Admin().Compact(t.Context(), r.Header.Revision,
+		clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
 	p.hinted(cache.HintContended, "a")
 	srv.Restart() // the watches are made again from where nothing is left of the past
 	p.released("a", tok)
 	q.hinted(cache.HintAvailable, "a")
-	q.eventually("the key is granted", func() bool { return q.do(cache.OpJoin, cache.Exclusive, "a", waits).Status == cache.Granted })
+	q.eventually("the key is granted", func() bool {
+		return q.do(cache.OpJoin, cache.Exclusive, "a", waits).Status == cache.Granted
+	})
 }
 
 func TestLazyStoreWaitsForItsServer(t *testing.T) {
@@ -239,7 +254,8 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 	srv.Kill()
 	p := lazyPeer(t, config(t, "timeout=500ms", srv))
 	for range 5 {
-		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long}, upstream.Op{Kind: cache.OpRelease, Key: "b", Token: 7},
+		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long},
+			upstream.Op{Kind: cache.OpRelease, Key: "b", Token: 7},
 			upstream.Op{Kind: cache.OpPeek, Key: "c"})
 		p.want(res[0], cache.Refused)
 		p.want(res[1], cache.NotHeld) // nothing was ever taken
@@ -292,7 +308,8 @@ func TestFullDatabaseTakesNothingAndReleases(t *testing.T) {
 	a, _ := p.take("a", cache.Exclusive)
 	b, _ := p.take("b", cache.Exclusive)
 	fill(t, srv)
-	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long}, upstream.Op{Kind: cache.OpRelease, Key: "a", Token: a})
+	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long},
+		upstream.Op{Kind: cache.OpRelease, Key: "a", Token: a})
 	p.want(res[0], cache.Refused)
 	p.want(res[1], cache.Done)
 	if errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), "quota-backend-bytes") {
@@ -300,7 +317,8 @@ func TestFullDatabaseTakesNothingAndReleases(t *testing.T) {
 	}
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "b", b), cache.Done)
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "b", b), cache.Done)
-	if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), "NOSPACE") {
+	if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) ||
+		!strings.Contains(err.Error(), "NOSPACE") {
 		t.Errorf("the ping says %v", err)
 	}
 	if ks := keys(t, srv.Admin()); len(ks) != 0 {

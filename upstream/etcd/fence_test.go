@@ -41,7 +41,8 @@ func TestLateRequestDoesNothing(t *testing.T) {
 	}
 	for i, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 		for j, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
-			op := upstream.Op{Kind: kind, Mode: mode, Key: "k", Token: uint64(10*i + j + 1), TTL: time.Minute}
+			op := upstream.Op{Kind: kind, Mode: mode, Key: "k", Token: uint64(10*i + j + 1),
+				TTL: time.Minute}
 			req := late(op)
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
@@ -86,7 +87,8 @@ func TestFenceMovesUnderABatch(t *testing.T) {
 	}
 	n.fence.Store(old)
 	res := make([]upstream.Result, 1)
-	if err := s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}}, res); err != nil || res[0].Status != cache.Granted {
+	if err := s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1,
+		TTL: time.Minute}}, res); err != nil || res[0].Status != cache.Granted {
 		t.Fatal(res[0], err)
 	}
 }
@@ -118,7 +120,8 @@ func TestBasesOutOfRangeAreRefused(t *testing.T) {
 	}
 	// A join that has just queued, and whose turn came before it looked.
 	b.steps, b.ops[0] = nil, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: 2, Floor: 1_000_000}
-	b.placedLocked(&step{kind: cache.OpJoin, join: true, keyState: keyState{key: "k2"}, put: 7}, []*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
+	b.placedLocked(&step{kind: cache.OpJoin, join: true, keyState: keyState{key: "k2"}, put: 7},
+		[]*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
 	if len(b.steps) != 1 || b.steps[0].action != actRemove {
 		t.Error("a base below the floor is granted")
 	}
@@ -165,7 +168,8 @@ func TestEvaluate(t *testing.T) {
 			pred = int(p.pred.Key[0] - 'a')
 		}
 		if !ok || p.granted != c.granted || c.granted && p.contended != c.contended || pred != c.pred {
-			t.Errorf("%q at %d: granted %v, contended %v, behind %d", c.values, c.at, p.granted, p.contended, pred)
+			t.Errorf("%q at %d: granted %v, contended %v, behind %d", c.values, c.at, p.granted,
+				p.contended, pred)
 		}
 	}
 	if _, ok := evaluate(nil, "a"); ok {
@@ -174,13 +178,15 @@ func TestEvaluate(t *testing.T) {
 }
 
 func TestVersions(t *testing.T) {
-	for s, want := range map[string]bool{"3.3.27": true, "3.4.0": false, "3.5.12": false, "3.7.3": false, "4.0.0": false, "2.3": true, "3.4.0-rc.1": false} {
+	for s, want := range map[string]bool{"3.3.27": true, "3.4.0": false, "3.5.12": false,
+		"3.7.3": false, "4.0.0": false, "2.3": true, "3.4.0-rc.1": false} {
 		v, ok := driverkit.ParseVersion(s)
 		if !ok || v.Before(oldest) != want {
 			t.Errorf("%s is %v", s, v)
 		}
 	}
-	for s, want := range map[string]bool{"3.4.0": true, "3.4.28": true, "3.4.29": false, "3.4.37": false, "3.5.0": true, "3.5.12": true, "3.5.12-rc.1": true,
+	for s, want := range map[string]bool{"3.4.0": true, "3.4.28": true, "3.4.29": false,
+		"3.4.37": false, "3.5.0": true, "3.5.12": true, "3.5.12-rc.1": true,
 		"3.5.13": false, "3.6.0": false, "3.7.3": false, "4.0.0": false} {
 		if v, _ := driverkit.ParseVersion(s); revokesLiveLeases(v) != want {
 			t.Errorf("that %s can end live leases is %v", s, !want)
@@ -230,7 +236,8 @@ func FuzzNames(f *testing.F) {
 		dir := n.dir(lock)
 		k := key(dir, 1<<62|5, token)
 		got, gotDir, ok := n.lock(k)
-		if !ok || got != lock || gotDir != dir || k >= dirEnd(dir) || strings.Count(dir[len(n.root):], "/") != 1 {
+		if !ok || got != lock || gotDir != dir || k >= dirEnd(dir) ||
+			strings.Count(dir[len(n.root):], "/") != 1 {
 			t.Fatalf("%q has the key %q, which is %q's", lock, k, got)
 		}
 		if lease, no, ours := holder(k, dir); lease != 1<<62|5 || no != token || !ours {

@@ -44,7 +44,8 @@ func TestMutexFirst(t *testing.T) {
 	tok := p.token()
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "k", tok), cache.Queued)
 	locks, _, err := p.List(t.Context(), "", "", 10)
-	if err != nil || len(locks) != 1 || !locks[0].Foreign || locks[0].Mine || locks[0].Waiters != 1 || locks[0].Name != m.Key() {
+	if err != nil || len(locks) != 1 || !locks[0].Foreign || locks[0].Mine || locks[0].Waiters != 1 ||
+		locks[0].Name != m.Key() {
 		t.Errorf("listed as %+v, %v", locks, err)
 	}
 	rev := m.Header().Revision
@@ -72,7 +73,8 @@ func TestMutexSecond(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { got <- m.Lock(t.Context()) }()
 		p.hinted(cache.HintContended, "k")
-		p.eventually("the renewal says that another waits", func() bool { // the hint may be about the other party's try
+		// the hint may be about the other party's try
+		p.eventually("the renewal says that another waits", func() bool {
 			r := p.do(cache.OpRenew, mode, "k", tok)
 			p.want(r, cache.Done)
 			return r.Contended

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A daemon opens the same etcd anew, as after a reload. It refuses a server that is behind what an earlier Store has
-// seen, since fences would fall.
+// A daemon opens the same etcd anew, as after a reload. It refuses a server that is behind what an
+// earlier Store has seen, since fences would fall.
 func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 	cfg, err := etcd.Parse("etcd://" + testserver.StartEtcd(t).Addr())
 	if err != nil {
@@ -32,7 +32,8 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Errorf("two sessions were made, and the revision is %d", rev)
 	}
 	seen.Store(rev + 1000)
-	if _, err := etcd.Open(t.Context(), cfg, etcd.WithHighest(seen)); !errors.Is(err, etcd.ErrServer) || !strings.Contains(err.Error(), "lost data") {
+	if _, err := etcd.Open(t.Context(), cfg, etcd.WithHighest(seen)); !errors.Is(err,
+		etcd.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
 	}
 }

@@ -8,7 +8,8 @@ import (
 // FuzzForeignKeys: others may put what they like beside our keys. What is read as one of ours is as
 // ours are.
 func FuzzForeignKeys(f *testing.F) {
-	for _, k := range []string{"/x/lock/5-1", "/x/lock/5", "/x//", "/x/%2", "/x/%session/5", "/x/a%2Fb/-1", "/x/lock/ffffffffffffffff-0", "/y", ""} {
+	for _, k := range []string{"/x/lock/5-1", "/x/lock/5", "/x//", "/x/%2", "/x/%session/5",
+		"/x/a%2Fb/-1", "/x/lock/ffffffffffffffff-0", "/y", ""} {
 		f.Add(k, "permit 1f")
 	}
 	n := names{root: "/x/"}
@@ -19,7 +20,8 @@ func FuzzForeignKeys(f *testing.F) {
 		}
 		if ok {
 			lease, token, ours := holder(k, dir)
-			if l, to, again := holder(key(dir, lease, token), dir); ours && (l != lease || to != token || !again) {
+			if l, to, again := holder(key(dir, lease, token), dir); ours &&
+				(l != lease || to != token || !again) {
 				t.Errorf("%q is lease %x, token %d", k, lease, token)
 			}
 		}

@@ -29,8 +29,8 @@ func (p *peer) late(w *wire) {
 	}
 }
 
-// An acquire has taken a permit too many, and gives it back. That is carried out late, when the same token has been
-// asked for again and has a permit: it must not end that one.
+// An acquire has taken a permit too many, and gives it back. That is carried out late, when the
+// same token has been asked for again and has a permit: it must not end that one.
 func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpTry} {
@@ -57,8 +57,8 @@ func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 	}
 }
 
-// A lock is given back because its fence would not be high enough. That is carried out late, when the same token has
-// been asked for again and has the lock.
+// A lock is given back because its fence would not be high enough. That is carried out late, when
+// the same token has been asked for again and has the lock.
 func TestALateEndOfAnAcquireEndsNoLaterLock(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
@@ -66,7 +66,8 @@ func TestALateEndOfAnAcquireEndsNoLaterLock(t *testing.T) {
 	q := newPeer(t, srv, "ttl=60s")
 	x := p.token()
 	w.holdFrom(secondFrom(dir + "k/"))
-	high := upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: x, TTL: long, Floor: 1 << 40}
+	high := upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: x, TTL: long,
+		Floor: 1 << 40}
 	res, _ := p.apply(high)
 	p.want(res[0], cache.Unknown)
 	w.holdFrom(nil)

@@ -28,11 +28,14 @@ func BenchmarkPermits(b *testing.B) {
 			}
 		}
 		for _, each := range []int{1, 64} {
-			b.Run(fmt.Sprintf("holders=%d/each=%d", holders, each), func(b *testing.B) { benchPermits(b, p, each) })
+			b.Run(fmt.Sprintf("holders=%d/each=%d", holders, each), func(b *testing.B) {
+				benchPermits(b, p, each)
+			})
 		}
 		b.Run(fmt.Sprintf("holders=%d/busy", holders), func(b *testing.B) {
 			for b.Loop() {
-				if r := p.permit(cache.OpTry, max(1, holders), "k", p.token()); holders > 0 && r.Status != cache.Busy {
+				if r := p.permit(cache.OpTry, max(1, holders), "k", p.token()); holders > 0 &&
+					r.Status != cache.Busy {
 					b.Fatal(r)
 				}
 			}

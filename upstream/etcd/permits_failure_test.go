@@ -101,7 +101,8 @@ func TestPermitsOnABadWire(t *testing.T) {
 		}
 		for h := range open {
 			if h.at == i && rnd.IntN(2) == 0 {
-				kind := []cache.OpKind{cache.OpJoin, cache.OpJoin, cache.OpTry, cache.OpRelease, cache.OpWithdraw, cache.OpWithdraw}[rnd.IntN(6)]
+				kind := []cache.OpKind{cache.OpJoin, cache.OpJoin, cache.OpTry, cache.OpRelease,
+					cache.OpWithdraw, cache.OpWithdraw}[rnd.IntN(6)]
 				if kind == cache.OpRelease || kind == cache.OpWithdraw {
 					delete(held, h)
 				}
@@ -131,7 +132,8 @@ func TestPermitsOnABadWire(t *testing.T) {
 				if r.Status == cache.Busy {
 					delete(open, h)
 				}
-			case (k == cache.OpRelease || k == cache.OpWithdraw) && (r.Status == cache.Done || r.Status == cache.NotHeld):
+			case (k == cache.OpRelease || k == cache.OpWithdraw) &&
+				(r.Status == cache.Done || r.Status == cache.NotHeld):
 				delete(open, h)
 			case r.Status != cache.Unknown && r.Status != cache.Refused:
 				t.Fatalf("%v is %v (%v)", k, r.Status, r.Err)
@@ -147,7 +149,9 @@ func TestPermitsOnABadWire(t *testing.T) {
 	}
 	for h := range open {
 		p := ps[h.at]
-		p.eventually("it is withdrawn", func() bool { return p.permit(cache.OpWithdraw, 0, key, h.token).Status == cache.Done })
+		p.eventually("it is withdrawn", func() bool {
+			return p.permit(cache.OpWithdraw, 0, key, h.token).Status == cache.Done
+		})
 	}
 	if ks := keys(t, srv.Admin()); len(ks) != 0 {
 		t.Errorf("left: %q", ks)
@@ -162,9 +166,13 @@ func TestPermitsSurviveARestart(t *testing.T) {
 	c := q.token()
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Queued)
 	srv.Kill()
-	p.eventually("the server's absence is noticed", func() bool { return p.permit(cache.OpTry, 2, "k", p.token()).Status == cache.Refused })
+	p.eventually("the server's absence is noticed", func() bool {
+		return p.permit(cache.OpTry, 2, "k", p.token()).Status == cache.Refused
+	})
 	srv.Start()
-	p.eventually("the server is back", func() bool { return p.Ping(t.Context()) == nil && q.Ping(t.Context()) == nil })
+	p.eventually("the server is back", func() bool {
+		return p.Ping(t.Context()) == nil && q.Ping(t.Context()) == nil
+	})
 	for _, tok := range []uint64{a, b} {
 		r := p.permit(cache.OpRenew, 0, "k", tok)
 		p.want(r, cache.Done)
@@ -199,7 +207,9 @@ func TestPermitsGoWithTheSession(t *testing.T) {
 	q.hintedPermit(cache.HintAvailable, "k", c)
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Granted)
 	p.lost(1)
-	p.session("the next", func(s upstream.Session) bool { return s.No == 2 && !s.Lost && s.Until != 0 })
+	p.session("the next", func(s upstream.Session) bool {
+		return s.No == 2 && !s.Lost && s.Until != 0
+	})
 	p.want(p.permit(cache.OpRenew, 0, "k", a), cache.NotHeld)
 	p.want(p.permit(cache.OpRelease, 0, "k", b), cache.NotHeld)
 	p.want(p.permit(cache.OpWithdraw, 0, "k", place), cache.Done)
@@ -216,7 +226,8 @@ func TestPermitRemovedByHand(t *testing.T) {
 	place := p.token()
 	p.want(p.permit(cache.OpJoin, 2, "k", place), cache.Queued)
 	r, err := srv.Admin().Get(t.Context(), heldDir, clientv3.WithPrefix(), clientv3.WithLimit(1))
-	if err != nil || len(r.Kvs) != 1 || !strings.HasSuffix(string(r.Kvs[0].Value), fmt.Sprintf(":%x", gone)) {
+	if err != nil || len(r.Kvs) != 1 || !strings.HasSuffix(string(r.Kvs[0].Value),
+		fmt.Sprintf(":%x", gone)) {
 		t.Fatal(r, err)
 	}
 	if _, err := srv.Admin().Delete(t.Context(), string(r.Kvs[0].Key)); err != nil {
@@ -243,7 +254,8 @@ func TestFullDatabaseGivesNoPermits(t *testing.T) {
 	a, b, c, place := p.takePermit(40, "k"), p.takePermit(40, "k"), p.takePermit(1, "one"), p.token()
 	p.want(p.permit(cache.OpJoin, 1, "one", place), cache.Queued)
 	fill(t, srv)
-	res, err := p.apply(permitOp(cache.OpTry, 40, "k", p.token()), permitOp(cache.OpJoin, 40, "k", p.token()),
+	res, err := p.apply(permitOp(cache.OpTry, 40, "k", p.token()),
+		permitOp(cache.OpJoin, 40, "k", p.token()),
 		permitOp(cache.OpJoin, 1, "new", p.token()), permitOp(cache.OpRelease, 0, "k", a))
 	for _, r := range res[:3] {
 		p.want(r, cache.Refused)

@@ -34,7 +34,8 @@ func openBare(t *testing.T) *bare {
 }
 
 func permitOp(kind cache.OpKind, limit uint32, token uint64) upstream.Op {
-	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: limit, Key: "k", Token: token, TTL: time.Minute}
+	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: limit, Key: "k", Token: token,
+		TTL: time.Minute}
 }
 
 func (s *bare) want(st cache.Status, op upstream.Op) cache.Result {
@@ -82,7 +83,8 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 			token++
 			op := permitOp(kind, 50, token)
 			s.guess(0, 0, nil) // it is not asked about first
-			b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op}, results: make([]upstream.Result, 1)}
+			b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op},
+				results: make([]upstream.Result, 1)}
 			b.start()
 			b.steps[0].action = act
 			p := b.parts()[0]
@@ -116,7 +118,8 @@ func TestLateRemovalOfAPermitDoesNothing(t *testing.T) {
 	t.Parallel()
 	s := openBare(t)
 	s.want(cache.Granted, permitOp(cache.OpTry, 2, 1))
-	b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{permitOp(cache.OpRelease, 0, 1)}, results: make([]upstream.Result, 1)}
+	b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{permitOp(cache.OpRelease, 0, 1)},
+		results: make([]upstream.Result, 1)}
 	b.start()
 	p := b.parts()[0]
 	late := b.request(&p)
@@ -199,7 +202,8 @@ func TestPermitOfAnUnknownRank(t *testing.T) {
 		g := s.lockKeys.sems["k"].addLocked(token)
 		g.permit.uncertain, g.permit.limit = true, 2
 		s.lockKeys.mu.Unlock()
-		if _, err := s.client.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(g.key), Value: []byte(g.permit.value), Lease: g.sess.lease}); err != nil {
+		if _, err := s.client.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(g.key),
+			Value: []byte(g.permit.value), Lease: g.sess.lease}); err != nil {
 			t.Fatal(err)
 		}
 		s.want(cache.NotHeld, permitOp(cache.OpRenew, 0, token))
@@ -224,7 +228,8 @@ func TestPermitBasesOutOfRangeAreRefused(t *testing.T) {
 		t.Errorf("%d stand", h)
 	}
 	g := (&sem{key: "k", sess: s.cur.Load(), tokens: map[uint64]*lockKey{}}).addLocked(1)
-	b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op}, results: make([]upstream.Result, 1)}
+	b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op},
+		results: make([]upstream.Result, 1)}
 	b.grantPermitLocked(&step{g: g}, int64(cache.MaxBase>>slotBits)+1, true)
 	if len(b.steps) != 1 || b.steps[0].action != actRemovePermit {
 		t.Error("a base of 2^53 is granted")

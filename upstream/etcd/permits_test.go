@@ -15,7 +15,8 @@ import (
 const heldDir, queueDir = dir + "%permit/held/", dir + "%permit/queue/"
 
 func permitOp(kind cache.OpKind, limit int, key string, token uint64) upstream.Op {
-	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: uint32(limit), Key: key, Token: token, TTL: long}
+	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: uint32(limit), Key: key,
+		Token: token, TTL: long}
 }
 
 func (p *peer) permit(kind cache.OpKind, limit int, key string, token uint64) cache.Result {
@@ -37,7 +38,8 @@ func (p *peer) hintedPermit(kind cache.HintKind, key string, token uint64) {
 	for end := time.After(bound); ; {
 		select {
 		case h := <-p.Hints():
-			if h.Kind == kind && h.Mode == cache.Permit && h.Key == key && (h.Token == token || h.Token == 0) {
+			if h.Kind == kind && h.Mode == cache.Permit && h.Key == key &&
+				(h.Token == token || h.Token == 0) {
 				return
 			}
 		case <-end:
@@ -165,7 +167,9 @@ func manyPermits(t *testing.T, srv *testserver.Etcd, limit int) {
 	waits := some(q, limit/2)
 	each(q, cache.OpJoin, waits, is(cache.Queued))
 	each(q, cache.OpJoin, waits, is(cache.Queued))
-	each(p, cache.OpRenew, held[p], func(r cache.Result) bool { return r.Status == cache.Done && r.Contended })
+	each(p, cache.OpRenew, held[p], func(r cache.Result) bool {
+		return r.Status == cache.Done && r.Contended
+	})
 	each(p, cache.OpRelease, held[p], is(cache.Done))
 	free := map[uint64]bool{}
 	for end := time.After(bound); len(free) < len(waits); {
@@ -237,7 +241,8 @@ func TestListOfPermits(t *testing.T) {
 					if l.Mine {
 						mine[l.Key]++
 					}
-					if l.Foreign || l.Waiters != 1 || l.Base == 0 || l.Left <= 0 || !strings.HasPrefix(l.Name, heldDir) {
+					if l.Foreign || l.Waiters != 1 || l.Base == 0 || l.Left <= 0 ||
+						!strings.HasPrefix(l.Name, heldDir) {
 						t.Errorf("%+v", l)
 					}
 				}
@@ -251,7 +256,8 @@ func TestListOfPermits(t *testing.T) {
 					want = 0
 				}
 				if locks[n] != want || mine[n] != want || all[n] != 2*want {
-					t.Errorf("prefix %q, pages of %d: %q is there %d times as a lock, %d as ours, %d in all", prefix, limit, n, locks[n], mine[n], all[n])
+					t.Errorf("prefix %q, pages of %d: %q is there %d times as a lock, %d as ours, %d in all",
+						prefix, limit, n, locks[n], mine[n], all[n])
 				}
 			}
 		}

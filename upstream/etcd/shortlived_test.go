@@ -9,14 +9,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A short-lived queue entry does not make the lock contended: the holder gets only HintTried. In the queue it counts
-// like any other entry of a writer.
+// A short-lived queue entry does not make the lock contended: the holder gets only HintTried. In
+// the queue it counts like any other entry of a writer.
 func TestShortLivedEntryDoesNotContend(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, q, r := newPeer(t, srv, ""), newPeer(t, srv, ""), newPeer(t, srv, "")
 	shortLived := func(token uint64) cache.Result {
-		res, _ := q.apply(upstream.Op{Kind: cache.OpJoin, ShortLived: true, Key: "k", Token: token, TTL: long})
+		res, _ := q.apply(upstream.Op{Kind: cache.OpJoin, ShortLived: true, Key: "k",
+			Token: token, TTL: long})
 		return res[0]
 	}
 	a, _ := p.take("k", cache.Exclusive)
@@ -43,8 +44,8 @@ func TestShortLivedEntryDoesNotContend(t *testing.T) {
 	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Granted)
 }
 
-// tried waits for the hint that another host tries for key. It fails if a hint says before that another
-// host waits.
+// tried waits for the hint that another host tries for key. It fails if a hint says before that
+// another host waits.
 func (p *peer) tried(key string) {
 	p.Helper()
 	for end := time.After(bound); ; {

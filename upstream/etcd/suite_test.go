@@ -30,19 +30,22 @@ func TestConformance(t *testing.T) {
 			return s
 		}
 	}
-	storetest.Run(t, newHost("?ttl=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?ttl=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
-		r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
-		if err != nil {
-			t.Fatal(err)
-		}
-		var left []string
-		for _, kv := range r.Kvs {
-			if kv.Lease == 0 {
-				left = append(left, string(kv.Key)+" for ever")
-			} else if string(kv.Value) != "" { // a session's goes with its lease
-				left = append(left, string(kv.Key))
-			}
-		}
-		return left
-	}})
+	storetest.Run(t, newHost("?ttl=30s&timeout=10s"),
+		storetest.Options{NewShortLived: newHost("?ttl=6s&timeout=3s"),
+			Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart},
+			Residue: func(t testing.TB, prefix string) []string {
+				r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
+				if err != nil {
+					t.Fatal(err)
+				}
+				var left []string
+				for _, kv := range r.Kvs {
+					if kv.Lease == 0 {
+						left = append(left, string(kv.Key)+" for ever")
+					} else if string(kv.Value) != "" { // a session's goes with its lease
+						left = append(left, string(kv.Key))
+					}
+				}
+				return left
+			}})
 }

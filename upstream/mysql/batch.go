@@ -23,7 +23,8 @@ type batch struct {
 }
 
 func newBatch(s *Store) *batch {
-	b := &batch{carrier: carrier[*item]{store: s, stuck: &s.stuck}, x: exchange{store: s, items: map[string]*item{}}}
+	b := &batch{carrier: carrier[*item]{store: s, stuck: &s.stuck},
+		x: exchange{store: s, items: map[string]*item{}}}
 	b.exchanger = b
 	return b
 }
@@ -114,13 +115,15 @@ func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
 func (b *batch) item(i int, op *upstream.Op) item {
 	s := b.store
 	kind := kindOf(op)
-	it := item{request: request{at: i, op: op, name: s.cfg.Prefix + op.Key, reads: kind == reqPeek}, kind: kind}
+	it := item{request: request{at: i, op: op, name: s.cfg.Prefix + op.Key, reads: kind == reqPeek},
+		kind: kind}
 	b.buf = append(b.buf[:0], it.kind)
 	b.buf = appendToken(b.buf, s.instance, op.Token)
 	b.buf = append(b.buf, '.')
 	b.buf = appendPadded(b.buf, s.requests.Add(1), 36, numberLen)
 	it.last = string(b.buf)
-	it.ask = ask{token: it.last[1 : 1+tokenLen], mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: micros(op.TTL),
+	it.ask = ask{token: it.last[1 : 1+tokenLen], mode: op.Mode, join: op.Kind == cache.OpJoin,
+		ttl:   micros(op.TTL),
 		lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor), apart: int64(i)}
 	return it
 }

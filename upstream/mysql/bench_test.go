@@ -52,7 +52,8 @@ func poolPairs(b *testing.B, srv *testserver.MariaDB, how string) {
 		b.Fatal(err)
 	}
 	insert := func(name string) error {
-		_, err := db.Exec("INSERT INTO pairs VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL 30 SECOND)", name, "owner of "+name)
+		_, err := db.Exec("INSERT INTO pairs VALUES (?, ?, UTC_TIMESTAMP(6) + INTERVAL 30 SECOND)", name,
+			"owner of "+name)
 		return err
 	}
 	remove := func(name string) error {
@@ -144,7 +145,8 @@ func applyPairs(b *testing.B, srv *testserver.MariaDB, n int) {
 					t := token.Add(1)
 					ops[half+i] = ops[i]
 					ops[half+i].Kind = cache.OpRelease
-					ops[i] = cache.Op{Kind: cache.OpTry, Key: benchKey(t), Token: t, TTL: 30 * time.Second, Floor: 12345}
+					ops[i] = cache.Op{Kind: cache.OpTry, Key: benchKey(t), Token: t,
+						TTL: 30 * time.Second, Floor: 12345}
 				}
 				from, to := 0, n
 				if first {

@@ -98,7 +98,9 @@ func (c *carrier[T]) packetful(items []T) int {
 func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql.Conn, error) {
 	fresh := false
 	for turn := 0; ; turn++ {
-		c.todo = slices.DeleteFunc(append(c.todo[:0], items...), func(it T) bool { return it.base().done })
+		c.todo = slices.DeleteFunc(append(c.todo[:0], items...), func(it T) bool {
+			return it.base().done
+		})
 		if len(c.todo) == 0 {
 			return conn, nil
 		}

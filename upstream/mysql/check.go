@@ -44,7 +44,8 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	q := quick{ctx, conn}
 	wait := strconv.Itoa(max(1, int(math.Ceil(s.cfg.Timeout.Seconds()))))
 	_, err := q.rows("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;" +
-		"SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES',time_zone='+00:00',lock_wait_timeout=" + wait + ",innodb_lock_wait_timeout=1")
+		"SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES',time_zone='+00:00',lock_wait_timeout=" +
+		wait + ",innodb_lock_wait_timeout=1")
 	if err != nil {
 		return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 	}
@@ -66,7 +67,8 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	v.noDelete = denied != nil
 	if strings.Contains(v.version, "MariaDB") {
 		// A statement is not carried out long after its client has given up.
-		if _, err := q.rows("SET SESSION max_statement_time=" + strconv.FormatFloat(s.cfg.Timeout.Seconds(), 'f', 3, 64)); err != nil {
+		if _, err := q.rows("SET SESSION max_statement_time=" +
+			strconv.FormatFloat(s.cfg.Timeout.Seconds(), 'f', 3, 64)); err != nil {
 			return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 		}
 	}
@@ -91,7 +93,8 @@ func (s *Store) checkServer(q quick) (*server, error) {
 			vars[r[0]] = r[1]
 		}
 	}
-	v := &server{version: vars["version"], flush: vars["innodb_flush_log_at_trx_commit"], binlog: vars["log_bin"], sync: vars["sync_binlog"]}
+	v := &server{version: vars["version"], flush: vars["innodb_flush_log_at_trx_commit"],
+		binlog: vars["log_bin"], sync: vars["sync_binlog"]}
 	if err := rightVersion(v.version); err != nil {
 		return nil, err
 	}
@@ -182,7 +185,8 @@ func (s *Store) report(v *server) {
 	if !v.durable() {
 		log.Warn("a crash of the server's machine may lose locks that it has confirmed: set "+
 			"innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where log_bin is ON",
-			zap.String("innodb_flush_log_at_trx_commit", v.flush), zap.String("log_bin", v.binlog), zap.String("sync_binlog", v.sync))
+			zap.String("innodb_flush_log_at_trx_commit", v.flush), zap.String("log_bin", v.binlog),
+			zap.String("sync_binlog", v.sync))
 	}
 	if v.noDelete {
 		log.Warn("the user may not DELETE: the rows of locks long unused stay in the table",

@@ -53,12 +53,13 @@ func TestJumpingClockKeepsFencesRising(t *testing.T) {
 	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))
 }
 
-// A failover loses the last writes, and the new primary's clock is an hour behind. A daemon that was
-// connected to the old primary gives larger fences, and so does its successor.
+// A failover loses the last writes, and the new primary's clock is an hour behind. A daemon that
+// was connected to the old primary gives larger fences, and so does its successor.
 func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, quickly)
-	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
+	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared},
+		{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
 		srv.JumpClock(0)
 		p, opened := newPeer(t, srv.URL()), time.Now()
 		q := newPeer(t, srv.URL()) // it acquires nothing yet

@@ -22,7 +22,8 @@ func TestParseUnderstands(t *testing.T) {
 			t.Errorf("%s: %v", raw, err)
 			continue
 		}
-		got := fmt.Sprintf("%s %s %s %q %v %v %v", c.Addr(), c.Database, c.Table, c.Prefix, c.Timeout, c.WaiterLease, c.Poll)
+		got := fmt.Sprintf("%s %s %s %q %v %v %v", c.Addr(), c.Database, c.Table, c.Prefix, c.Timeout,
+			c.WaiterLease, c.Poll)
 		if got != want {
 			t.Errorf("%s: %s", raw, got)
 		}
@@ -75,7 +76,8 @@ func TestConfigShowsNoSecret(t *testing.T) {
 			t.Error(s)
 		}
 	}
-	if again, err := mysql.Parse(strings.Replace(c.String(), ":xxxxx", "", 1)); err != nil || again.Table != "t" || again.Prefix != "p:" {
+	if again, err := mysql.Parse(strings.Replace(c.String(), ":xxxxx", "", 1)); err != nil ||
+		again.Table != "t" || again.Prefix != "p:" {
 		t.Errorf("%+v, %v", again, err)
 	}
 }

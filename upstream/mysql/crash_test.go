@@ -86,11 +86,13 @@ func TestCrashesUnderLoad(t *testing.T) {
 
 // loadTurn takes all keys in one batch, holds those it was given, and ends every
 // one for certain before it returns.
-func loadTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, g []guarded, lane int, granted *atomic.Int64) {
+func loadTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, g []guarded, lane int,
+	granted *atomic.Int64) {
 	ops := make([]upstream.Op, len(g))
 	for i := range ops {
-		ops[i] = upstream.Op{Kind: cache.OpTry + cache.OpKind(rnd.IntN(2)), Mode: cache.Mode(rnd.IntN(3) / 2),
-			Key: fmt.Sprintf("key%d.%d", lane, i), Token: tokens.Add(1), TTL: 10 * time.Minute}
+		ops[i] = upstream.Op{Kind: cache.OpTry + cache.OpKind(rnd.IntN(2)),
+			Mode: cache.Mode(rnd.IntN(3) / 2),
+			Key:  fmt.Sprintf("key%d.%d", lane, i), Token: tokens.Add(1), TTL: 10 * time.Minute}
 	}
 	res, _ := p.apply(ops...)
 	for i, r := range res {

@@ -101,7 +101,8 @@ func (s *Store) reason(what, err error) error {
 
 // advice adds the settings to check to an error.
 func (s *Store) advice(err error) error {
-	grant := fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `%s`.`%s` TO …", s.cfg.Database, s.cfg.Table)
+	grant := fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `%s`.`%s` TO …",
+		s.cfg.Database, s.cfg.Table)
 	switch number(err) {
 	case erAccessDenied:
 		return fmt.Errorf("%w (look at the store URL's user and password, and password_file=)", err)
@@ -120,7 +121,8 @@ func (s *Store) advice(err error) error {
 		return fmt.Errorf("%w: %w", errReadOnly, err)
 	case errors.Is(err, gomysql.ErrNoTLS):
 		return fmt.Errorf("%w (the store URL says tls=true)", err)
-	case errors.Is(err, gomysql.ErrPktSync), errors.Is(err, gomysql.ErrMalformPkt), errors.Is(err, gomysql.ErrOldProtocol), errors.Is(err, gomysql.ErrPktTooLarge):
+	case errors.Is(err, gomysql.ErrPktSync), errors.Is(err, gomysql.ErrMalformPkt),
+		errors.Is(err, gomysql.ErrOldProtocol), errors.Is(err, gomysql.ErrPktTooLarge):
 		return fmt.Errorf("%w (what answers there does not speak as a MySQL or MariaDB server "+
 			"does: look at the store URL's host and port)", err)
 	}
@@ -134,7 +136,8 @@ func (s *Store) connecting(err error) error {
 	case errors.Is(err, context.DeadlineExceeded), ok && timeout.Timeout():
 		return fmt.Errorf("%w: nothing is said there within %v (timeout= in the store URL; is it "+
 			"a MySQL or MariaDB server?)", err, s.cfg.Timeout)
-	case errors.Is(err, io.EOF), errors.Is(err, gomysql.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
+	case errors.Is(err, io.EOF), errors.Is(err, gomysql.ErrInvalidConn),
+		errors.Is(err, driver.ErrBadConn):
 		return fmt.Errorf("%w: the connection is closed before anything is said (is it a MySQL "+
 			"or MariaDB server?)", err)
 	}

@@ -49,9 +49,12 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 		op   upstream.Op
 		done string // what to wait for at the server
 	}{
-		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long}, "SELECT 1 FROM locks.locksidecar WHERE name='a' AND ends>0"},
-		{"a join that happens", upstream.Op{Kind: cache.OpJoin, Mode: cache.Shared, Key: "b", Token: p.token(), TTL: long}, "SELECT 1 FROM locks.locksidecar WHERE name='b' AND ends>0"},
-		{"a release that happens", upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held}, "SELECT 1 FROM locks.locksidecar WHERE name='held' AND ends=0"},
+		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long},
+			"SELECT 1 FROM locks.locksidecar WHERE name='a' AND ends>0"},
+		{"a join that happens", upstream.Op{Kind: cache.OpJoin, Mode: cache.Shared, Key: "b",
+			Token: p.token(), TTL: long}, "SELECT 1 FROM locks.locksidecar WHERE name='b' AND ends>0"},
+		{"a release that happens", upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held},
+			"SELECT 1 FROM locks.locksidecar WHERE name='held' AND ends=0"},
 	} {
 		var r cache.Result
 		var err error
@@ -90,7 +93,9 @@ func TestRequestThatNeverArrivesIsUnknownAndNothingHappens(t *testing.T) {
 	if err := px.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually("the server is reached", func() bool { return p.do(cache.OpPeek, 0, "a", 0).Status == cache.Done })
+	p.eventually("the server is reached", func() bool {
+		return p.do(cache.OpPeek, 0, "a", 0).Status == cache.Done
+	})
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "held", held), cache.Done)
 }
 
@@ -102,7 +107,8 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 	for range 3 {
 		px.Cut()
 		p.eventually("the connections are gone", func() bool { return px.Conns() == 0 })
-		p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.Done) // nothing was sent on the old one
+		// nothing was sent on the old one
+		p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.Done)
 	}
 	px.Cut()
 	p.eventually("the connections are gone", func() bool { return px.Conns() == 0 })
@@ -114,7 +120,8 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 func TestServerPausedIsUnknownThenSettled(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	p := newPeer(t, srv.URL()+"?timeout=5s") // a busy server must not lose its connection before it is paused
+	// a busy server must not lose its connection before it is paused
+	p := newPeer(t, srv.URL()+"?timeout=5s")
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
 	var asked uint64
@@ -140,7 +147,9 @@ func TestServerPausedIsUnknownThenSettled(t *testing.T) {
 	}
 	srv.Resume()
 	p.settle(key, asked)
-	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
+	p.eventually("the lease is renewed", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done
+	})
 	p.take(key, cache.Exclusive)
 }
 
@@ -193,7 +202,8 @@ func TestDroppedTableEndsLeasesAndFencesGoOnRising(t *testing.T) {
 func TestReadOnlyServerIsAnOutage(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
 	srv.Exec("CREATE USER plain IDENTIFIED BY 'geheim'; GRANT ALL ON locks.* TO plain")
-	for name, user := range map[string]string{"held off by the server": "plain:geheim", "with the right to write all the same": "root"} {
+	for name, user := range map[string]string{"held off by the server": "plain:geheim",
+		"with the right to write all the same": "root"} {
 		t.Run(name, func(t *testing.T) {
 			p := newPeer(t, "mysql://"+user+"@"+srv.Addr()+"/locks?prefix="+user[:4])
 			a, base := p.take("a", cache.Exclusive)
@@ -209,7 +219,8 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 					{Kind: cache.OpRenew, Mode: cache.Shared, Key: "b", Token: b, TTL: long},
 				} {
 					res, err := p.apply(op)
-					if s := res[0].Status; s != cache.Refused && s != cache.Unknown || !errors.Is(err, upstream.ErrDown) || !strings.Contains(res[0].Err.Error(), "read_only") {
+					if s := res[0].Status; s != cache.Refused && s != cache.Unknown ||
+						!errors.Is(err, upstream.ErrDown) || !strings.Contains(res[0].Err.Error(), "read_only") {
 						t.Errorf("%v is %v (%v)", op.Kind, s, err)
 					}
 				}
@@ -219,7 +230,8 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 			if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
 				t.Errorf("the ping says %v", err)
 			}
-			if _, err := openURL(t, "mysql://"+user+"@"+srv.Addr()+"/locks"); err == nil || !strings.Contains(err.Error(), "read_only is ON") {
+			if _, err := openURL(t, "mysql://"+user+"@"+srv.Addr()+"/locks"); err == nil ||
+				!strings.Contains(err.Error(), "read_only is ON") {
 				t.Errorf("opening it: %v", err)
 			}
 			srv.ReadOnly(false)
@@ -266,7 +278,8 @@ func TestRowLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 		p.want(res[1], cache.Refused)
 		p.want(res[2], cache.Done)
 		p.want(res[3], cache.Granted)
-		if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(), "locked in a transaction") {
+		if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(),
+			"locked in a transaction") {
 			t.Errorf("the reason is %v", err)
 		}
 	}
@@ -276,8 +289,8 @@ func TestRowLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 	p.want(p.do(cache.OpRelease, 0, "locked", locked), cache.Done)
 }
 
-// A write waits for a transaction that has made, or deleted, the same row and has not ended. The row is
-// not there for a reading of what is committed, or is there still.
+// A write waits for a transaction that has made, or deleted, the same row and has not ended. The
+// row is not there for a reading of what is committed, or is there still.
 func TestRowBeingMadeByOthersHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
@@ -315,8 +328,8 @@ func TestRowBeingMadeByOthersHoldsUpNobodyElse(t *testing.T) {
 	p.take("deleted", cache.Exclusive)
 }
 
-// The name leads to another server now, and the old one is cut off: its connections say nothing. They
-// must not be tried one after the other.
+// The name leads to another server now, and the old one is cut off: its connections say nothing.
+// They must not be tried one after the other.
 func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)

@@ -56,9 +56,11 @@ func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) 
 	return res[0]
 }
 
-// unanswered applies op and loses the answer once done says that it has happened. It applies op again if nothing was
-// sent: on a busy machine a connection may have to be made first, and its answers do not come either.
-func (p *peer) unanswered(px *faultproxy.Proxy, what string, op upstream.Op, done func() bool) (cache.Result, error) {
+// unanswered applies op and loses the answer once done says that it has happened. It applies op
+// again if nothing was sent: on a busy machine a connection may have to be made first, and its
+// answers do not come either.
+func (p *peer) unanswered(px *faultproxy.Proxy, what string, op upstream.Op,
+	done func() bool) (cache.Result, error) {
 	p.Helper()
 	for {
 		px.Stall(faultproxy.ToClient, true)

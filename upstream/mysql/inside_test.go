@@ -34,7 +34,8 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 	s := openInside(t, srv.URL())
 	const now = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
 	row := func(name string, age time.Duration, ends, queued string) {
-		srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar VALUES ('%s',1,'',%s-%d,'%s',%s,%s,'','')", name, now, age.Microseconds(), nobody, ends, queued))
+		srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar VALUES ('%s',1,'',%s-%d,'%s',%s,%s,'','')",
+			name, now, age.Microseconds(), nobody, ends, queued))
 	}
 	later := now + "+60000000"
 	row("young", 23*time.Hour, "0", "0")
@@ -62,7 +63,8 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 		t.Errorf("what is left is %s", left)
 	}
 	res := make([]upstream.Result, 1)
-	_ = s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "old0001", Token: 1, TTL: time.Minute}}, res)
+	_ = s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "old0001", Token: 1,
+		TTL: time.Minute}}, res)
 	if res[0].Status != cache.Granted || time.Since(time.UnixMicro(int64(res[0].Base))) > time.Hour {
 		t.Errorf("a purged lock is %+v", res[0])
 	}
@@ -72,7 +74,8 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for turn := range 40 {
-		if err := pause(over, turn); !errors.Is(err, errOutOfTime) && (turn > 0 || !errors.Is(err, context.Canceled)) {
+		if err := pause(over, turn); !errors.Is(err, errOutOfTime) &&
+			(turn > 0 || !errors.Is(err, context.Canceled)) {
 			t.Errorf("turn %d: %v", turn, err)
 		}
 		if turn < 5 {
@@ -83,8 +86,8 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// A walk that finds mostly long unused rows pauses no longer than its slices take. So deletion keeps up
-// with any rate of new keys.
+// A walk that finds mostly long unused rows pauses no longer than its slices take. So deletion
+// keeps up with any rate of new keys.
 func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
@@ -93,12 +96,14 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	var took, paused time.Duration
 	for round := range rounds {
 		for _, insert := range []string{
-			"INSERT INTO locks.locksidecar SELECT CONCAT('%d-',LPAD(seq,5,'0')),1,'',1,'" + nobody + "',0,0,'','' FROM %s",
+			"INSERT INTO locks.locksidecar SELECT CONCAT('%d-',LPAD(seq,5,'0')),1,'',1,'" + nobody +
+				"',0,0,'','' FROM %s",
 			"INSERT INTO locks.locksidecar_permits SELECT CONCAT('%d-',LPAD(seq,5,'0')),'~',-1,0,0,0,0,0,0 FROM %s",
 		} {
 			srv.Exec(fmt.Sprintf(insert, round, numbers(perRound)))
 		}
-		for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge, s.purgePermits} {
+		for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge,
+			s.purgePermits} {
 			for from := ""; ; {
 				sent := time.Now()
 				v, err := walk(t.Context(), from)
@@ -121,8 +126,8 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	}
 }
 
-// A server's clock that is days ahead for a while deletes no rows: their fence bases are larger than the
-// time by the right clock.
+// A server's clock that is days ahead for a while deletes no rows: their fence bases are larger
+// than the time by the right clock.
 func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")
@@ -139,7 +144,8 @@ func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 		}
 	}
 	srv.JumpClock(72 * time.Hour)
-	for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge, s.purgePermits} {
+	for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge,
+		s.purgePermits} {
 		if v, err := walk(t.Context(), ""); err != nil || v.Read == 0 || v.Deleted != 0 {
 			t.Errorf("%d of %d rows are deleted (%v)", v.Deleted, v.Read, err)
 		}

@@ -106,7 +106,8 @@ func page(prefix, from string, first bool) text {
 func (s *Store) queryRows(
 	ctx context.Context, conn *sql.Conn, where text,
 ) (rows *sql.Rows, now int64, err error) {
-	rows, err = conn.QueryContext(ctx, "SET @now="+clock+";SELECT @now;SELECT "+columns+" FROM `"+s.cfg.Table+"` FORCE INDEX (PRIMARY) WHERE "+string(where))
+	rows, err = conn.QueryContext(ctx, "SET @now="+clock+";SELECT @now;SELECT "+columns+" FROM `"+
+		s.cfg.Table+"` FORCE INDEX (PRIMARY) WHERE "+string(where))
 	if err != nil {
 		return nil, 0, err
 	}
@@ -138,7 +139,8 @@ func scanRow(rows *sql.Rows) (string, *row, error) {
 	var r row
 	var name string
 	var readers, queue sql.RawBytes
-	err := rows.Scan(&name, &r.version, &r.last, &r.fence, &r.owner, &r.ends, &r.queued, &readers, &queue)
+	err := rows.Scan(&name, &r.version, &r.last, &r.fence, &r.owner, &r.ends, &r.queued,
+		&readers, &queue)
 	if err != nil {
 		return "", nil, err
 	}
@@ -151,7 +153,8 @@ func scanRow(rows *sql.Rows) (string, *row, error) {
 }
 
 func (s *Store) lock(name string, r *row, now int64) upstream.Lock {
-	l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Name: fmt.Sprintf("%s.%s, name %q", s.cfg.Database, s.cfg.Table, name),
+	l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix),
+		Name:   fmt.Sprintf("%s.%s, name %q", s.cfg.Database, s.cfg.Table, name),
 		Holder: r.holder(), Left: -1, Waiters: len(r.queue), Base: uint64(max(0, r.fence))}
 	if r.owner == "" && len(r.readers) > 0 {
 		l.Mode = cache.Shared

@@ -38,7 +38,8 @@ func (s *Store) listPermits(
 			continue
 		}
 		l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Mode: cache.Permit,
-			Holder: instanceOf(token), Daemon: instanceOf(token), Mine: strings.HasPrefix(token, s.instance+"."),
+			Holder: instanceOf(token), Daemon: instanceOf(token),
+			Mine: strings.HasPrefix(token, s.instance+"."),
 			Name: fmt.Sprintf("%s.%s, name %q, token %s", s.cfg.Database, s.cfg.permitsTable(), name, token),
 			Left: left * 1000, Waiters: -1, Base: uint64(max(0, fence)), Held: max(0, age) * 1000}
 		if waits.Valid {

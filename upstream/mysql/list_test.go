@@ -50,11 +50,13 @@ func TestListShowsAllHostsLocks(t *testing.T) {
 		t.Errorf("there are %v", all)
 	}
 	a := all["x:a"]
-	if a.Mode != cache.Exclusive || !a.Mine || a.Foreign || a.Left <= 0 || a.Left > int64(long) || a.Waiters != 1 || a.Base != base ||
+	if a.Mode != cache.Exclusive || !a.Mine || a.Foreign || a.Left <= 0 || a.Left > int64(long) ||
+		a.Waiters != 1 || a.Base != base ||
 		a.Holder != p.Instance() || !strings.Contains(a.Name, "locks.locksidecar") {
 		t.Errorf("x:a is %+v", a)
 	}
-	if b := all["x:b"]; b.Mode != cache.Shared || !b.Mine || b.Waiters != 0 || !strings.Contains(b.Holder, q.Instance()) {
+	if b := all["x:b"]; b.Mode != cache.Shared || !b.Mine || b.Waiters != 0 ||
+		!strings.Contains(b.Holder, q.Instance()) {
 		t.Errorf("x:b is %+v", b)
 	}
 	if all["y"].Mine {
@@ -70,7 +72,8 @@ func TestListShowsAllHostsLocks(t *testing.T) {
 	for i := range 10 {
 		ops := make([]upstream.Op, 256)
 		for j := range ops {
-			ops[j] = upstream.Op{Kind: cache.OpTry, Key: fmt.Sprintf("many:%d", i*256+j), Token: p.token(), TTL: long}
+			ops[j] = upstream.Op{Kind: cache.OpTry, Key: fmt.Sprintf("many:%d", i*256+j),
+				Token: p.token(), TTL: long}
 		}
 		p.apply(ops...)
 		for j := range ops {

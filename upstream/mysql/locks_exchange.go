@@ -206,7 +206,8 @@ func (x *exchange) read(rows *sql.Rows) (n int, err error) {
 	var name, last, owner, readers, queue sql.RawBytes
 	for ; rows.Next(); n++ {
 		var r row
-		if err := rows.Scan(&name, &r.version, &last, &r.fence, &owner, &r.ends, &r.queued, &readers, &queue); err != nil {
+		if err := rows.Scan(&name, &r.version, &last, &r.fence, &owner, &r.ends, &r.queued, &readers,
+			&queue); err != nil {
 			return n, fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		it := x.items[string(name)]

@@ -61,7 +61,8 @@ func (r *row) decide(a *ask, now int64) decision {
 // newer reports whether the row contains a later token of the same host.
 func (r *row) newer(token string) bool {
 	later := func(g entry) bool { return sameInstance(g.token, token) && g.token > token }
-	return later(entry{token: r.owner}) || slices.ContainsFunc(r.readers, later) || slices.ContainsFunc(r.queue, later)
+	return later(entry{token: r.owner}) || slices.ContainsFunc(r.readers, later) ||
+		slices.ContainsFunc(r.queue, later)
 }
 
 // dropOlder removes the entries of earlier tokens of the same host: the daemon has given them up.
@@ -124,7 +125,8 @@ func (r *row) give(a *ask, now int64) decision {
 		r.ends = latest(r.readers)
 	}
 	r.leave(a.token)
-	return decision{status: cache.Granted, contended: len(r.queue) > 0, left: -1, next: *r, change: true}
+	return decision{status: cache.Granted, contended: len(r.queue) > 0, left: -1,
+		next: *r, change: true}
 }
 
 func (r *row) leave(token string) bool {
@@ -158,7 +160,8 @@ func (r *row) wait(a *ask, now int64, change bool) decision {
 }
 
 func (r *row) deny(a *ask, now int64, change bool) decision {
-	v := decision{status: cache.Busy, contended: r.contended(a.token, now), left: -1, next: *r, change: change}
+	v := decision{status: cache.Busy, contended: r.contended(a.token, now), left: -1, next: *r,
+		change: change}
 	if r.ends > now {
 		v.left = (r.ends - now) * 1000
 	}

@@ -83,11 +83,14 @@ var rules = map[byte]rule{
 		queued:  "IF(queue='',0,queued)",
 		owner:   "IF(owner={token},{nobody},owner)",
 	},
-	reqRenew:  {when: holds, readers: "IF(LOCATE({token},readers)=0,readers," + extend + ")", ends: "GREATEST(ends," + until + ")"},
-	reqRebase: {when: holds, readers: "IF(LOCATE({token},readers)=0,readers," + extend + ")", ends: "GREATEST(ends," + until + ")", fence: rise},
+	reqRenew: {when: holds, readers: "IF(LOCATE({token},readers)=0,readers," + extend + ")",
+		ends: "GREATEST(ends," + until + ")"},
+	reqRebase: {when: holds, readers: "IF(LOCATE({token},readers)=0,readers," + extend + ")",
+		ends: "GREATEST(ends," + until + ")", fence: rise},
 	reqDowngrade: {
 		when: holds,
-		readers: "IF(LOCATE({token},readers)=0,CONCAT({token},':',LPAD(GREATEST(ends," + until + "),{ends},'0'),';')," +
+		readers: "IF(LOCATE({token},readers)=0,CONCAT({token},':',LPAD(GREATEST(ends," + until +
+			"),{ends},'0'),';')," +
 			extend + ")",
 		ends:  "GREATEST(ends," + until + ")",
 		owner: "{nobody}",
@@ -107,7 +110,8 @@ const (
 	holds = "owner={token} OR LOCATE({token},readers)>0"
 	// extend renews one reader's lease in the text of them all.
 	extend = "INSERT(readers,LOCATE({token},readers)+{tokenlen}+1,{ends},LPAD(GREATEST(" +
-		"CAST(SUBSTR(readers,LOCATE({token},readers)+{tokenlen}+1,{ends}) AS SIGNED)," + until + "),{ends},'0'))"
+		"CAST(SUBSTR(readers,LOCATE({token},readers)+{tokenlen}+1,{ends}) AS SIGNED)," + until +
+		"),{ends},'0'))"
 )
 
 var words = strings.NewReplacer(
@@ -143,7 +147,8 @@ func (k kinds) change() string {
 	var b strings.Builder
 	// From here on, last = VALUES(last) means that the request is applied, because no other request
 	// has its number.
-	b.WriteString(" ON DUPLICATE KEY UPDATE last=IF(" + k.each(func(r *rule) string { return r.when }, "FALSE") + ",VALUES(last),last)")
+	b.WriteString(" ON DUPLICATE KEY UPDATE last=IF(" + k.each(func(r *rule) string { return r.when },
+		"FALSE") + ",VALUES(last),last)")
 	for _, c := range []struct {
 		name string
 		of   func(r *rule) string

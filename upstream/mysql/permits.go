@@ -121,17 +121,20 @@ func (b *permits) exchange(
 func (s *Store) applyPermits(
 	ctx context.Context, ops []upstream.Op, results []upstream.Result, which []int,
 ) error {
-	b := &permits{carrier: carrier[*permit]{store: s, results: results, stuck: &s.semsStuck}, x: permitExchange{store: s}}
+	b := &permits{carrier: carrier[*permit]{store: s, results: results, stuck: &s.semsStuck},
+		x: permitExchange{store: s}}
 	b.exchanger = b
 	items := make([]*permit, 0, len(which))
 	for _, i := range which {
 		op := &ops[i]
 		stage := stageOf(op)
-		items = append(items, &permit{request: request{at: i, op: op, name: s.cfg.Prefix + op.Key, reads: stage == stagePeek},
+		items = append(items, &permit{request: request{at: i, op: op, name: s.cfg.Prefix + op.Key,
+			reads: stage == stagePeek},
 			floor: op.Floor, stage: stage, token: string(appendToken(nil, s.instance, op.Token))})
 	}
 	slices.SortFunc(items, func(a, c *permit) int {
-		return cmp.Or(strings.Compare(a.name, c.name), cmp.Compare(a.stage, c.stage), cmp.Compare(a.at, c.at))
+		return cmp.Or(strings.Compare(a.name, c.name), cmp.Compare(a.stage, c.stage),
+			cmp.Compare(a.at, c.at))
 	})
 	b.apply(ctx, items)
 	s.watch.notePermits(items, results, s.cfg.WaiterLease)

@@ -31,7 +31,9 @@ func BenchmarkPermits(b *testing.B) {
 			})
 		}
 		if held > 0 {
-			b.Run(fmt.Sprintf("held=%d/full", held), func(b *testing.B) { fullTries(b, s, &token, key, uint32(held)) })
+			b.Run(fmt.Sprintf("held=%d/full", held), func(b *testing.B) {
+				fullTries(b, s, &token, key, uint32(held))
+			})
 		}
 	}
 	for _, n := range []int{1, 32, 128} {
@@ -42,12 +44,14 @@ func BenchmarkPermits(b *testing.B) {
 }
 
 // fillPermits has n permits held.
-func fillPermits(t testing.TB, s *mysql.Store, key string, n int, token *atomic.Uint64) (tokens []uint64) {
+func fillPermits(t testing.TB, s *mysql.Store, key string, n int,
+	token *atomic.Uint64) (tokens []uint64) {
 	t.Helper()
 	for len(tokens) < n {
 		ops := make([]upstream.Op, min(upstream.MaxBatch, n-len(tokens)))
 		for i := range ops {
-			ops[i] = upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: uint32(n), Key: key, Token: token.Add(1), TTL: time.Hour}
+			ops[i] = upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: uint32(n), Key: key,
+				Token: token.Add(1), TTL: time.Hour}
 			tokens = append(tokens, ops[i].Token)
 		}
 		res := make([]upstream.Result, len(ops))
@@ -63,7 +67,8 @@ func fillPermits(t testing.TB, s *mysql.Store, key string, n int, token *atomic.
 	return tokens
 }
 
-func permitPairs(b *testing.B, srv *testserver.MariaDB, s *mysql.Store, token *atomic.Uint64, n int, limit uint32, key func(i int) string) {
+func permitPairs(b *testing.B, srv *testserver.MariaDB, s *mysql.Store, token *atomic.Uint64, n int,
+	limit uint32, key func(i int) string) {
 	ops, res := make([]upstream.Op, n), make([]upstream.Result, n)
 	pairs := 0
 	theirs, ours := cpuTime(b, srv.PID()), cpuTime(b, os.Getpid())
@@ -73,13 +78,15 @@ func permitPairs(b *testing.B, srv *testserver.MariaDB, s *mysql.Store, token *a
 				if kind == cache.OpTry {
 					ops[i].Token = token.Add(1)
 				}
-				ops[i] = upstream.Op{Kind: kind, Mode: cache.Permit, Limit: limit, Key: key(i), Token: ops[i].Token, TTL: time.Minute}
+				ops[i] = upstream.Op{Kind: kind, Mode: cache.Permit, Limit: limit, Key: key(i),
+					Token: ops[i].Token, TTL: time.Minute}
 			}
 			if err := s.Apply(b.Context(), ops, res); err != nil {
 				b.Fatal(err)
 			}
 			for _, r := range res {
-				if r.Status != cache.Granted && kind == cache.OpTry || r.Status != cache.Done && kind == cache.OpRelease {
+				if r.Status != cache.Granted && kind == cache.OpTry || r.Status != cache.Done &&
+					kind == cache.OpRelease {
 					b.Fatalf("%v is %v", kind, r.Status)
 				}
 			}
@@ -94,7 +101,8 @@ func permitPairs(b *testing.B, srv *testserver.MariaDB, s *mysql.Store, token *a
 func fullTries(b *testing.B, s *mysql.Store, token *atomic.Uint64, key string, limit uint32) {
 	res := make([]upstream.Result, 1)
 	for b.Loop() {
-		if err := s.Apply(b.Context(), []upstream.Op{{Kind: cache.OpTry, Mode: cache.Permit, Limit: limit, Key: key, Token: token.Add(1), TTL: time.Minute}}, res); err != nil {
+		if err := s.Apply(b.Context(), []upstream.Op{{Kind: cache.OpTry, Mode: cache.Permit, Limit: limit,
+			Key: key, Token: token.Add(1), TTL: time.Minute}}, res); err != nil {
 			b.Fatal(err)
 		}
 		if res[0].Status != cache.Busy {

@@ -37,7 +37,8 @@ type permitExchange struct {
 }
 
 func (x *permitExchange) begin(items []*permit) {
-	x.text, x.before, x.after, x.writes, x.peeks = x.text[:0], x.before[:0], x.after[:0], x.writes[:0], x.peeks[:0]
+	x.text, x.before, x.after, x.writes, x.peeks = x.text[:0], x.before[:0], x.after[:0],
+		x.writes[:0], x.peeks[:0]
 	x.items, x.now, x.divided = items, 0, false
 	for _, it := range items {
 		it.had, it.found, it.sem = false, false, semRow{}

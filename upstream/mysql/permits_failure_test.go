@@ -20,7 +20,8 @@ import (
 func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	for name, opts := range map[string][]mysql.Option{"compound": nil, "plain": {mysql.WithoutReturning()}} {
+	for name, opts := range map[string][]mysql.Option{"compound": nil,
+		"plain": {mysql.WithoutReturning()}} {
 		t.Run(name, func(t *testing.T) {
 			px, err := faultproxy.TCP(srv.Addr())
 			if err != nil {
@@ -30,7 +31,8 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 			p := newPeer(t, "mysql://root@"+px.Addr()+"/locks?timeout=20s&prefix="+name, opts...)
 			held, _ := p.takePermit("k", 3)
 			row := func(where string) string {
-				return "SELECT COUNT(*) FROM locks.locksidecar_permits WHERE name='" + name + "k' AND token<>'~' AND " + where
+				return "SELECT COUNT(*) FROM locks.locksidecar_permits WHERE name='" + name +
+					"k' AND token<>'~' AND " + where
 			}
 			for _, c := range []struct {
 				name        string
@@ -38,12 +40,17 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 				where, want string // what to wait for at the server
 				again       cache.Status
 			}{
-				{"an acquire that happens", permitOp(cache.OpTry, "k", 3, p.token()), "place=0", "2", cache.Granted},
-				{"a join that is granted", permitOp(cache.OpJoin, "k", 3, p.token()), "place=0", "3", cache.Granted},
+				{"an acquire that happens", permitOp(cache.OpTry, "k", 3, p.token()), "place=0", "2",
+					cache.Granted},
+				{"a join that is granted", permitOp(cache.OpJoin, "k", 3, p.token()), "place=0", "3",
+					cache.Granted},
 				{"a join that queues", permitOp(cache.OpJoin, "k", 3, p.token()), "place>0", "1", cache.Queued},
-				{"a release that happens", permitOp(cache.OpRelease, "k", 3, held), "place=0", "2", cache.NotHeld},
+				{"a release that happens", permitOp(cache.OpRelease, "k", 3, held), "place=0", "2",
+					cache.NotHeld},
 			} {
-				r, err := p.unanswered(px, c.name, c.op, func() bool { return srv.Value(row(c.where)) == c.want })
+				r, err := p.unanswered(px, c.name, c.op, func() bool {
+					return srv.Value(row(c.where)) == c.want
+				})
 				if r.Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
 					t.Errorf("%s is %v (%v)", c.name, r.Status, err)
 				}
@@ -67,7 +74,9 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 			if err := px.Heal(); err != nil {
 				t.Fatal(err)
 			}
-			p.eventually("the server is reached", func() bool { return p.permit(cache.OpWithdraw, "other", 1, lost).Status == cache.Done })
+			p.eventually("the server is reached", func() bool {
+				return p.permit(cache.OpWithdraw, "other", 1, lost).Status == cache.Done
+			})
 			p.takePermit("other", 1)
 		})
 	}
@@ -147,9 +156,11 @@ func TestReadOnlyServerIsAnOutageForPermits(t *testing.T) {
 		a, _ := p.takePermit("k", 2)
 		srv.ReadOnly(true)
 		asked := p.token()
-		for _, op := range []upstream.Op{permitOp(cache.OpTry, "k", 2, asked), permitOp(cache.OpRenew, "k", 2, a)} {
+		for _, op := range []upstream.Op{permitOp(cache.OpTry, "k", 2, asked),
+			permitOp(cache.OpRenew, "k", 2, a)} {
 			res, err := p.apply(op)
-			if s := res[0].Status; s != cache.Refused && s != cache.Unknown || !errors.Is(err, upstream.ErrDown) || !strings.Contains(res[0].Err.Error(), "read_only") {
+			if s := res[0].Status; s != cache.Refused && s != cache.Unknown ||
+				!errors.Is(err, upstream.ErrDown) || !strings.Contains(res[0].Err.Error(), "read_only") {
 				t.Errorf("%v as %s is %v (%v)", op.Kind, user[:4], s, err)
 			}
 		}
@@ -190,7 +201,8 @@ func TestJumpingClockKeepsPermitsApart(t *testing.T) {
 	p.want(p.permit(cache.OpTry, "k", 1, p.token()), cache.Busy)
 	c, base := p.takePermit("k", 2)
 	rises(base)
-	for i, w := range []uint64{p.token(), p.token()} { // in the order in which they came, whatever the clock says
+	// in the order in which they came, whatever the clock says
+	for i, w := range []uint64{p.token(), p.token()} {
 		p.want(p.permit(cache.OpJoin, "k", 2, w), cache.Queued)
 		if i == 0 {
 			srv.JumpClock(-40 * time.Hour)
@@ -240,7 +252,8 @@ func TestPermitsAreListed(t *testing.T) {
 				if l.Key == "x:0" {
 					waiters = 1
 				}
-				if !ok || l.Left <= 0 || l.Left > int64(long) || l.Waiters != waiters || l.Foreign || !strings.Contains(l.Name, "locksidecar_permits") {
+				if !ok || l.Left <= 0 || l.Left > int64(long) || l.Waiters != waiters || l.Foreign ||
+					!strings.Contains(l.Name, "locksidecar_permits") {
 					t.Errorf("it is %+v", l)
 				}
 			}

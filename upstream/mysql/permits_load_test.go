@@ -42,7 +42,8 @@ func TestSemaphoresUnderLoad(t *testing.T) {
 			}
 		}
 		wg.Wait()
-		left := srv.Value("SELECT COUNT(*) FROM locks.locksidecar_permits WHERE name LIKE '" + url[len(url)-2:] + "%' AND (token<>'~' OR held<>0 OR waits<>0)")
+		left := srv.Value("SELECT COUNT(*) FROM locks.locksidecar_permits WHERE name LIKE '" +
+			url[len(url)-2:] + "%' AND (token<>'~' OR held<>0 OR waits<>0)")
 		if left != "0" || sems[0].granted.Load() == 0 {
 			t.Errorf("%s rows are left, and %d were granted", left, sems[0].granted.Load())
 		}
@@ -63,8 +64,8 @@ type guardedSem struct {
 	bases   sync.Map
 }
 
-// waitedForRows says that others were before it at the server for a second, as on a busy machine they may
-// be: nothing has been done then.
+// waitedForRows says that others were before it at the server for a second, as on a busy machine
+// they may be: nothing has been done then.
 func waitedForRows(err error) bool {
 	e, ok := errors.AsType[*gomysql.MySQLError](err)
 	return ok && e.Number == 1205
@@ -76,7 +77,8 @@ func semTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, sems []guardedSem, 
 	const limit = 3
 	var ops []upstream.Op
 	for range 1 + rnd.IntN(8) {
-		op := permitOp(cache.OpTry+cache.OpKind(rnd.IntN(2)), fmt.Sprint("s", rnd.IntN(len(sems))), limit, tokens.Add(1))
+		op := permitOp(cache.OpTry+cache.OpKind(rnd.IntN(2)), fmt.Sprint("s", rnd.IntN(len(sems))),
+			limit, tokens.Add(1))
 		op.TTL = 10 * time.Minute
 		ops = append(ops, op)
 	}
@@ -107,7 +109,8 @@ func semTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, sems []guardedSem, 
 			p.Errorf("a renewal is %v (%v)", r.Status, r.Err)
 		}
 		if r.Status == cache.Done && held[i].Rebase {
-			if _, was := at(&held[i]).bases.LoadOrStore(r.Base, held[i].Token); was || r.Base <= held[i].Floor {
+			if _, was := at(&held[i]).bases.LoadOrStore(r.Base, held[i].Token); was ||
+				r.Base <= held[i].Floor {
 				p.Errorf("base %d is given out twice, or under %d", r.Base, held[i].Floor)
 			}
 		}

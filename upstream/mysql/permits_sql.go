@@ -58,19 +58,27 @@ type permitsText struct {
 // work and roll back by themselves after an error.
 func newPermitsText(table, instance string, compound bool) *permitsText {
 	table = "`" + table + "`"
-	w := strings.NewReplacer("{table}", table, "{columns}", permitColumns, "{never}", never, "{max}", maxBase)
-	p := &permitsText{table: table, begin: "START TRANSACTION;", contended: contendedSem(table, instance), peeked: firstEnd(table)}
-	clear, values, rule, rank := clearSem, " SELECT {values} FROM DUAL WHERE {when}", decidePermit, "IF(@place IS NULL,@waits,"+placesBefore+")"
+	w := strings.NewReplacer("{table}", table, "{columns}", permitColumns, "{never}", never,
+		"{max}", maxBase)
+	p := &permitsText{table: table, begin: "START TRANSACTION;",
+		contended: contendedSem(table, instance), peeked: firstEnd(table)}
+	clear, values, rule, rank := clearSem, " SELECT {values} FROM DUAL WHERE {when}", decidePermit,
+		"IF(@place IS NULL,@waits,"+placesBefore+")"
 	p.decide = "SET @granted=" + strings.ReplaceAll(rule, "{before}", rank) + ";"
-	p.give = strings.NewReplacer("{values}", giveValues, "{when}", "@granted>0").Replace(writePermit+values+giveChange) + leavePermit
-	p.join = strings.NewReplacer("{values}", joinValues, "{when}", joinWhen).Replace(writePermit + values + joinChange)
+	p.give = strings.NewReplacer("{values}", giveValues, "{when}",
+		"@granted>0").Replace(writePermit+values+giveChange) + leavePermit
+	p.join = strings.NewReplacer("{values}", joinValues, "{when}",
+		joinWhen).Replace(writePermit + values + joinChange)
 	if compound {
 		p.begin, p.end = "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK;RESIGNAL;END;"+p.begin, "END;"
 		clear = "IF @expired THEN " + clear + "END IF;"
-		p.decide = "IF @place>0 THEN " + strings.ReplaceAll("SET @granted="+rule, "{before}", placesBefore) + ";" +
+		p.decide = "IF @place>0 THEN " + strings.ReplaceAll("SET @granted="+rule, "{before}",
+			placesBefore) + ";" +
 			"ELSE SET @granted=" + strings.ReplaceAll(rule, "{before}", "@waits") + ";END IF;"
-		p.give = "IF @granted>0 THEN " + writePermit + " VALUES (" + giveValues + ")" + giveChange + "ELSEIF @granted=0 AND @place>0 THEN " + leavePermit + "END IF;"
-		p.join = "IF " + joinWhen + " THEN " + writePermit + " VALUES (" + joinValues + ")" + joinChange + "END IF;"
+		p.give = "IF @granted>0 THEN " + writePermit + " VALUES (" + giveValues + ")" + giveChange +
+			"ELSEIF @granted=0 AND @place>0 THEN " + leavePermit + "END IF;"
+		p.join = "IF " + joinWhen + " THEN " + writePermit + " VALUES (" + joinValues + ")" +
+			joinChange + "END IF;"
 	}
 	p.decide, p.give, p.join = w.Replace(p.decide), w.Replace(p.give), w.Replace(p.join)
 	copy(p.load[:], strings.Split(w.Replace(loadSem+clear), "|"))
@@ -124,15 +132,20 @@ func (p *permitsText) settlements() {
 	held := "@held+IF(@granted>0 AND (@place IS NULL OR @place>0),1,0)"
 	p.save = p.settle("@held", "@waits", "@turn", "@ends", "@fence", "@base").save
 	p.released = p.settle("@held-@freed", "@waits-@withdrawn", "@turn", "@ends", "@fence", "@base")
-	p.given = p.settle(held, "@waits-IF(@granted>=0 AND @place>0,1,0)", "@turn", "IF(@granted>0 AND @place IS NULL,LEAST(@ends,@now+@ttl),@ends)", "IF(@granted>0,@base,@fence)", "@base+1")
+	p.given = p.settle(held, "@waits-IF(@granted>=0 AND @place>0,1,0)", "@turn",
+		"IF(@granted>0 AND @place IS NULL,LEAST(@ends,@now+@ttl),@ends)",
+		"IF(@granted>0,@base,@fence)", "@base+1")
 	p.joined = p.settle(held, "@waits+IF(@granted=0 AND @place IS NULL,1,0)-IF(@granted>0 AND @place>0,1,0)", "@turn+IF(@granted=0 AND @place IS NULL,1,0)",
-		"IF(@granted>=0 AND @place IS NULL,LEAST(@ends,@now+IF(@granted>0,@ttl,@waiter_lease)),@ends)", "IF(@granted>0,@base,@fence)", "@base+1")
+		"IF(@granted>=0 AND @place IS NULL,LEAST(@ends,@now+IF(@granted>0,@ttl,@waiter_lease)),@ends)",
+		"IF(@granted>0,@base,@fence)", "@base+1")
 }
 
 func (p *permitsText) settle(held, waits, turn, ends, fence, base string) settlement {
 	return settlement{
-		"SET @held=" + held + ",@waits=" + waits + ",@turn=" + turn + ",@ends=" + ends + ",@fence=" + fence + ",@base=" + base + ";",
-		"UPDATE " + p.table + " FORCE INDEX (PRIMARY) SET held=" + held + ",waits=" + waits + ",turn=" + turn + ",ends=" + ends + ",fence=" + fence +
+		"SET @held=" + held + ",@waits=" + waits + ",@turn=" + turn + ",@ends=" + ends + ",@fence=" +
+			fence + ",@base=" + base + ";",
+		"UPDATE " + p.table + " FORCE INDEX (PRIMARY) SET held=" + held + ",waits=" + waits + ",turn=" +
+			turn + ",ends=" + ends + ",fence=" + fence +
 			" WHERE name=@name AND token='~';",
 	}
 }
@@ -186,7 +199,8 @@ func (t *text) changeSem(sql *permitsText, same []*permit) {
 	save := sql.save
 	if released := stages(rest, stageRelease, stageRelease); len(released) > 0 {
 		rest = rest[len(released):]
-		t.add("SELECT COUNT(IF(place=0,1,NULL)),COUNT(IF(place>0,1,NULL)) INTO @freed,@withdrawn FROM " + sql.table + " FORCE INDEX (PRIMARY) WHERE name=@name AND token IN ")
+		t.add("SELECT COUNT(IF(place=0,1,NULL)),COUNT(IF(place>0,1,NULL)) INTO @freed,@withdrawn FROM " +
+			sql.table + " FORCE INDEX (PRIMARY) WHERE name=@name AND token IN ")
 		t.tokens(released)
 		t.add(";DELETE q FROM " + sql.table + " q FORCE INDEX (PRIMARY) WHERE name=@name AND token IN ")
 		t.tokens(released)
@@ -221,7 +235,8 @@ func (t *text) loadSem(sql *permitsText, same []*permit) {
 func (t *text) rebasePermit(sql *permitsText, it *permit) {
 	t.add("UPDATE " + sql.table + " FORCE INDEX (PRIMARY) SET ends=GREATEST(ends,@now+").
 		num(micros(it.op.TTL)).add("),fence=@base WHERE name=@name AND token=").token(it.token)
-	t.add(" AND place+0=0 AND @base<=" + maxBase + ";SET @fence=LEAST(@base," + maxBase + "),@base=@base+1;")
+	t.add(" AND place+0=0 AND @base<=" + maxBase + ";SET @fence=LEAST(@base," + maxBase +
+		"),@base=@base+1;")
 }
 
 // renewPermits adds the renewals of one semaphore. They are one statement if all have the same TTL.
@@ -244,7 +259,8 @@ func (t *text) renewPermits(sql *permitsText, items []*permit) {
 func (t *text) acquirePermit(sql *permitsText, it *permit) settlement {
 	t.add("SELECT MIN(place),MIN(ends),").token(it.token).add(",").num(int64(it.op.Limit)).add(",").
 		num(micros(it.op.TTL))
-	t.add(" INTO @place,@place_ends,@token,@limit,@ttl FROM " + sql.table + " FORCE INDEX (PRIMARY) WHERE name=@name AND token=")
+	t.add(" INTO @place,@place_ends,@token,@limit,@ttl FROM " + sql.table +
+		" FORCE INDEX (PRIMARY) WHERE name=@name AND token=")
 	t.token(it.token).add(";" + sql.decide)
 	if it.op.Kind == cache.OpJoin {
 		t.add(sql.join)
@@ -292,10 +308,12 @@ func contendedSem(table, instance string) string {
 	return "IF(s.waits>0,IFNULL((SELECT s.held>=q.most OR s.held+" +
 		"(SELECT COUNT(*) FROM " + table + " b FORCE INDEX (queue) WHERE b.name=q.name AND b.place>0 AND b.place<q.place AND b.ends>@now)>=q.most" +
 		" FROM " + table + " q FORCE INDEX (queue) WHERE q.name=s.name AND q.place>0 AND q.ends>@now" +
-		" AND (q.token<_binary'" + instance + ".' OR q.token>_binary'" + instance + "/') ORDER BY q.place DESC LIMIT 1),0),0)"
+		" AND (q.token<_binary'" + instance + ".' OR q.token>_binary'" + instance +
+		"/') ORDER BY q.place DESC LIMIT 1),0),0)"
 }
 
 // firstEnd returns the expression for the end of the first permit of s, or 0 without one.
 func firstEnd(table string) string {
-	return "IF(s.held>0,IFNULL((SELECT MIN(q.ends) FROM " + table + " q FORCE INDEX (PRIMARY) WHERE q.name=s.name AND q.place+0=0 AND q.ends>@now),0),0)"
+	return "IF(s.held>0,IFNULL((SELECT MIN(q.ends) FROM " + table +
+		" q FORCE INDEX (PRIMARY) WHERE q.name=s.name AND q.place+0=0 AND q.ends>@now),0),0)"
 }

@@ -14,8 +14,10 @@ import (
 )
 
 func permitsTable(name string) *table {
-	return &table{name: name, of: "permits", list: permitColumns, create: createTable(permitsSQL, name), columns: permitsColumns,
-		keys: [][3]string{{"PRIMARY", "name", "0"}, {"PRIMARY", "token", "0"}, {"queue", "name", "1"}, {"queue", "place", "1"}}}
+	return &table{name: name, of: "permits", list: permitColumns,
+		create: createTable(permitsSQL, name), columns: permitsColumns,
+		keys: [][3]string{{"PRIMARY", "name", "0"}, {"PRIMARY", "token", "0"}, {"queue", "name", "1"},
+			{"queue", "place", "1"}}}
 }
 
 var permitsColumns = map[string]column{
@@ -51,7 +53,8 @@ func (s *Store) checkPermits(q quick) error {
 
 // aboutTable reports whether err is about the table alone.
 func aboutTable(err error) bool {
-	return slices.Contains([]uint16{erTableDenied, erColumnDenied, erNoTable, 1054, 1136, 1176}, number(err))
+	return slices.Contains([]uint16{erTableDenied, erColumnDenied, erNoTable, 1054, 1136, 1176},
+		number(err))
 }
 
 // permitsAdvice adds advice to an error.

@@ -22,10 +22,13 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 	core, logs := observer.New(zap.WarnLevel)
 	p := newPeer(t, "mysql://locker:geheim@"+srv.Addr()+"/locks", mysql.WithLogger(zap.New(core)))
 	for range 2 {
-		res, err := p.apply(permitOp(cache.OpTry, "k", 1, p.token()), upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", p.last), Token: p.token(), TTL: long})
+		res, err := p.apply(permitOp(cache.OpTry, "k", 1, p.token()),
+			upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", p.last), Token: p.token(), TTL: long})
 		p.want(res[0], cache.Refused)
 		p.want(res[1], cache.Granted) // locks do as they did
-		for _, says := range []string{"semaphores cannot be used", "CREATE TABLE IF NOT EXISTS `locksidecar_permits`", "GRANT SELECT, INSERT, UPDATE, DELETE ON `locks`.`locksidecar_permits`"} {
+		for _, says := range []string{"semaphores cannot be used",
+			"CREATE TABLE IF NOT EXISTS `locksidecar_permits`",
+			"GRANT SELECT, INSERT, UPDATE, DELETE ON `locks`.`locksidecar_permits`"} {
 			if !strings.Contains(res[0].Err.Error(), says) || errors.Is(err, upstream.ErrDown) {
 				t.Errorf("the reason is %v, which does not say %s", err, says)
 			}
@@ -38,7 +41,8 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 		t.Error(err)
 	}
 	// What it prints is what helps, and nothing has to be started anew.
-	_, statement, _ := strings.Cut(p.permit(cache.OpTry, "k", 1, p.token()).Err.Error(), "Have this run there:\n")
+	_, statement, _ := strings.Cut(p.permit(cache.OpTry, "k", 1, p.token()).Err.Error(),
+		"Have this run there:\n")
 	statement, _, _ = strings.Cut(statement, ";")
 	srv.Exec("USE locks; " + statement + "; GRANT SELECT, INSERT, UPDATE, DELETE ON locks.locksidecar_permits TO locker")
 	held, _ := p.takePermit("k", 1)
@@ -59,7 +63,9 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 	if r := q.permit(cache.OpRenew, "z", 1, token); r.Status != cache.NotHeld {
 		q.want(r, cache.Refused)
 	}
-	q.eventually("it is made anew", func() bool { return q.permit(cache.OpRenew, "z", 1, token).Status == cache.NotHeld })
+	q.eventually("it is made anew", func() bool {
+		return q.permit(cache.OpRenew, "z", 1, token).Status == cache.NotHeld
+	})
 	if _, next := q.takePermit("z", 1); next <= base {
 		t.Errorf("base %d after %d", next, base)
 	}
@@ -70,19 +76,23 @@ func TestWrongPermitsTableIsRefusedToPermitsAlone(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
 	newPeer(t, srv.URL())
 	for name, c := range map[string]struct{ change, says string }{
-		"extra":   {"ALTER TABLE $ ADD COLUMN more INT", "column more"},
-		"kind":    {"ALTER TABLE $ MODIFY held INT NOT NULL", "column held is int"},
-		"engine":  {"ALTER TABLE $ ENGINE=MyISAM", "MyISAM, not InnoDB"},
-		"key":     {"ALTER TABLE $ DROP PRIMARY KEY, ADD PRIMARY KEY (token, name)", "primary key is not name, token"},
-		"queue":   {"ALTER TABLE $ DROP KEY queue", "no key queue (name, place)"},
-		"trigger": {"CREATE TRIGGER locks.trp BEFORE UPDATE ON $ FOR EACH ROW SET NEW.fence = 1", "trigger trp"},
+		"extra":  {"ALTER TABLE $ ADD COLUMN more INT", "column more"},
+		"kind":   {"ALTER TABLE $ MODIFY held INT NOT NULL", "column held is int"},
+		"engine": {"ALTER TABLE $ ENGINE=MyISAM", "MyISAM, not InnoDB"},
+		"key": {"ALTER TABLE $ DROP PRIMARY KEY, ADD PRIMARY KEY (token, name)",
+			"primary key is not name, token"},
+		"queue": {"ALTER TABLE $ DROP KEY queue", "no key queue (name, place)"},
+		"trigger": {"CREATE TRIGGER locks.trp BEFORE UPDATE ON $ FOR EACH ROW SET NEW.fence = 1",
+			"trigger trp"},
 	} {
-		srv.Exec("CREATE TABLE locks.t_" + name + "_permits LIKE locks.locksidecar_permits; " + strings.ReplaceAll(c.change, "$", "locks.t_"+name+"_permits"))
+		srv.Exec("CREATE TABLE locks.t_" + name + "_permits LIKE locks.locksidecar_permits; " +
+			strings.ReplaceAll(c.change, "$", "locks.t_"+name+"_permits"))
 		p := newPeer(t, srv.URL()+"?table=t_"+name)
 		p.take("a", cache.Exclusive)
 		r := p.permit(cache.OpTry, "a", 1, p.token())
 		p.want(r, cache.Refused)
-		if !strings.Contains(r.Err.Error(), c.says) || !strings.Contains(r.Err.Error(), "CREATE TABLE") || errors.Is(r.Err, upstream.ErrDown) {
+		if !strings.Contains(r.Err.Error(), c.says) || !strings.Contains(r.Err.Error(), "CREATE TABLE") ||
+			errors.Is(r.Err, upstream.ErrDown) {
 			t.Errorf("%s: the reason is %v", name, r.Err)
 		}
 	}
@@ -94,7 +104,8 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		for _, which := range []string{"sem", "permit", "made"} { // whose row is locked; made is a semaphore that is being made
+		// whose row is locked; made is a semaphore that is being made
+		for _, which := range []string{"sem", "permit", "made"} {
 			p := newPeer(t, url+"&timeout=10s", opts...)
 			locked := p.token()
 			if which != "made" {
@@ -108,9 +119,11 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 			defer func() { _ = tx.Rollback() }()
 			prefix, token := url[len(url)-2:], "~"
 			if which == "permit" {
-				token = srv.Value("SELECT token FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which + "' AND token<>'~'")
+				token = srv.Value("SELECT token FROM locks.locksidecar_permits WHERE name='" + prefix +
+					"locked" + which + "' AND token<>'~'")
 			}
-			lock := "SELECT name FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which + "' AND token='" + token + "' FOR UPDATE"
+			lock := "SELECT name FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which +
+				"' AND token='" + token + "' FOR UPDATE"
 			if which == "made" {
 				lock = "INSERT INTO locks.locksidecar_permits (name,token,place,ends,fence,most,held,waits,turn) VALUES ('" + prefix + "lockedmade','~',-1,0,0,2,0,0,0)"
 			}
@@ -124,11 +137,14 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 					op.Kind, op.Token = cache.OpTry, p.token()
 				}
 				res, err := p.apply(permitOp(cache.OpTry, a, 1, p.token()), op,
-					permitOp(cache.OpRenew, "mine", 1, mine), permitOp(cache.OpTry, z, 1, p.token()), upstream.Op{Kind: cache.OpTry, Key: a, Token: p.token(), TTL: long})
-				for i, want := range []cache.Status{cache.Granted, cache.Refused, cache.Done, cache.Granted, cache.Granted} {
+					permitOp(cache.OpRenew, "mine", 1, mine), permitOp(cache.OpTry, z, 1, p.token()),
+					upstream.Op{Kind: cache.OpTry, Key: a, Token: p.token(), TTL: long})
+				for i, want := range []cache.Status{cache.Granted, cache.Refused, cache.Done, cache.Granted,
+					cache.Granted} {
 					p.want(res[i], want)
 				}
-				if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(), "locked in a transaction") {
+				if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(),
+					"locked in a transaction") {
 					t.Errorf("the reason is %v", err)
 				}
 				if held := srv.Value("SELECT GROUP_CONCAT(held) FROM locks.locksidecar_permits WHERE token='~' AND name IN ('" + prefix + a + "','" + prefix + z + "') AND held<>1"); held != "" {

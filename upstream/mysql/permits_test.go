@@ -31,7 +31,8 @@ func (p *peer) takePermit(key string, limit uint32) (token, base uint64) {
 }
 
 // bothWays runs a test with the statements for MariaDB, and with those for MySQL.
-func bothWays(t *testing.T, srv *testserver.MariaDB, do func(t *testing.T, url string, opts ...mysql.Option)) {
+func bothWays(t *testing.T, srv *testserver.MariaDB,
+	do func(t *testing.T, url string, opts ...mysql.Option)) {
 	t.Run("compound", func(t *testing.T) { do(t, srv.URL()+"?prefix=c:") })
 	t.Run("plain", func(t *testing.T) { do(t, srv.URL()+"?prefix=p:", mysql.WithoutReturning()) })
 }
@@ -47,15 +48,20 @@ func TestLocksAndPermitsInOneBatch(t *testing.T) {
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		p := newPeer(t, url, opts...)
 		a, b := p.token(), p.token()
-		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "k", Token: a, TTL: long}, permitOp(cache.OpTry, "k", 1, b),
-			permitOp(cache.OpTry, "k", 0, p.token()), permitOp(cache.OpDowngrade, "k", 1, b), permitOp(cache.OpPeek, "other", 0, 0))
-		for i, want := range []cache.Status{cache.Granted, cache.Granted, cache.Refused, cache.Refused, cache.Done} {
+		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "k", Token: a, TTL: long},
+			permitOp(cache.OpTry, "k", 1, b),
+			permitOp(cache.OpTry, "k", 0, p.token()), permitOp(cache.OpDowngrade, "k", 1, b),
+			permitOp(cache.OpPeek, "other", 0, 0))
+		for i, want := range []cache.Status{cache.Granted, cache.Granted, cache.Refused,
+			cache.Refused, cache.Done} {
 			p.want(res[i], want)
 		}
 		if !errors.Is(err, mysql.ErrRefused) || errors.Is(err, upstream.ErrDown) {
 			t.Errorf("the error is %v", err)
 		}
-		res, err = p.apply(permitOp(cache.OpRelease, "k", 1, b), upstream.Op{Kind: cache.OpRenew, Key: "k", Token: a, TTL: long}, permitOp(cache.OpPeek, "k", 0, 0))
+		res, err = p.apply(permitOp(cache.OpRelease, "k", 1, b),
+			upstream.Op{Kind: cache.OpRenew, Key: "k", Token: a, TTL: long},
+			permitOp(cache.OpPeek, "k", 0, 0))
 		p.want(res[0], cache.Done)
 		p.want(res[1], cache.Done)
 		p.want(res[2], cache.Done) // a permit that is released is free in the same batch
@@ -95,7 +101,8 @@ func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 		// What an op costs does not depend on how many there are.
 		reads := func(do func()) int {
 			count := func() (n int) {
-				n, _ = strconv.Atoi(srv.Value("SELECT SUM(variable_value) FROM " + statusTable() + " WHERE variable_name LIKE 'Handler_read%' AND variable_name NOT LIKE '%tmp%' AND variable_name NOT LIKE '%rnd%'"))
+				n, _ = strconv.Atoi(srv.Value("SELECT SUM(variable_value) FROM " + statusTable() +
+					" WHERE variable_name LIKE 'Handler_read%' AND variable_name NOT LIKE '%tmp%' AND variable_name NOT LIKE '%rnd%'"))
 				return n
 			}
 			before := count()
@@ -159,7 +166,9 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 			break
 		}
 		q.want(q.permit(cache.OpJoin, "k", 3, w), cache.Granted)
-		q.eventually("the other is back too", func() bool { return q.permit(cache.OpTry, "k", 3, q.token()).Status == cache.Granted })
+		q.eventually("the other is back too", func() bool {
+			return q.permit(cache.OpTry, "k", 3, q.token()).Status == cache.Granted
+		})
 		for _, l := range lost {
 			p.want(p.permit(cache.OpRenew, "k", 3, l), cache.NotHeld)
 		}
@@ -215,7 +224,8 @@ func TestCountsOfSemaphoresHeal(t *testing.T) {
 		a, _ := p.takePermit("k", 2)
 		p.takePermit("k", 2)
 		// By hand, as doc.go says: one permit, and then all.
-		srv.Exec("DELETE FROM locks.locksidecar_permits WHERE name LIKE '_:k' AND token LIKE '%" + strconv.FormatUint(a, 36) + "'; " +
+		srv.Exec("DELETE FROM locks.locksidecar_permits WHERE name LIKE '_:k' AND token LIKE '%" +
+			strconv.FormatUint(a, 36) + "'; " +
 			"UPDATE locks.locksidecar_permits SET ends=0 WHERE name LIKE '_:k' AND token='~'")
 		p.want(p.permit(cache.OpRenew, "k", 2, a), cache.NotHeld)
 		p.takePermit("k", 2)

@@ -34,7 +34,9 @@ func (s *Store) purgePermits(ctx context.Context, from string) (v driverkit.Purg
 	})
 	for some := range slices.Chunk(ended, clearSlice) {
 		if err == nil {
-			err = step(func(ctx context.Context, conn *sql.Conn) error { return s.clearSems(ctx, conn, some) })
+			err = step(func(ctx context.Context, conn *sql.Conn) error {
+				return s.clearSems(ctx, conn, some)
+			})
 		}
 	}
 	return v, err
@@ -46,7 +48,8 @@ func (s *Store) endedSems(
 ) (ended, unused []*permit, v driverkit.Purged, err error) {
 	var t text
 	t.setTimes()
-	t.add("SELECT name,token='~' AND held+waits>0 AND ends<=@now,token='~' AND " + semUnused + " FROM " + s.permitsText().table +
+	t.add("SELECT name,token='~' AND held+waits>0 AND ends<=@now,token='~' AND " + semUnused +
+		" FROM " + s.permitsText().table +
 		" FORCE INDEX (PRIMARY) WHERE name>")
 	t.hex(from).add(" ORDER BY name,token LIMIT " + strconv.Itoa(driverkit.PurgeSlice))
 	rows, err := conn.QueryContext(ctx, string(t))
@@ -82,7 +85,8 @@ const semUnused = "held=0 AND waits=0 AND fence<@old"
 func (s *Store) dropSems(ctx context.Context, conn *sql.Conn, items []*permit) (int64, error) {
 	var t text
 	t.setTimes()
-	t.add("DELETE q FROM " + s.permitsText().table + " q FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
+	t.add("DELETE q FROM " + s.permitsText().table +
+		" q FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
 	t.semNames(items)
 	t.add(" AND " + semUnused)
 	res, err := conn.ExecContext(ctx, string(t))
@@ -98,7 +102,8 @@ func (s *Store) clearSems(ctx context.Context, conn *sql.Conn, items []*permit) 
 	x := permitExchange{store: s}
 	q := s.permitsText()
 	t := &x.text
-	t.add("SET @now=" + clock + ";" + q.begin + "SELECT COUNT(*) INTO @rows FROM " + q.table + " FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
+	t.add("SET @now=" + clock + ";" + q.begin + "SELECT COUNT(*) INTO @rows FROM " + q.table +
+		" FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
 	t.semNames(items)
 	t.add(" FOR UPDATE;")
 	semaphores(items, func(same []*permit) {

@@ -56,14 +56,16 @@ func purgesSemaphores(t *testing.T, srv *testserver.MariaDB, opts ...Option) {
 		slices++
 	}
 	left := srv.Value("SELECT GROUP_CONCAT(CONCAT(name,token,' ',held,waits) ORDER BY name,token) FROM locks.locksidecar_permits")
-	if want := "free~ 00,helda 00,held~ 10,orphans~ 00,young orphans~ 00"; left != want || slices != 3 {
+	if want := "free~ 00,helda 00,held~ 10,orphans~ 00,young orphans~ 00"; left != want ||
+		slices != 3 {
 		t.Errorf("what is left after %d slices is %s", slices, left)
 	}
 	if v, err := s.purgePermits(t.Context(), ""); v.Deleted != 1 || err != nil { // now they are unused
 		t.Errorf("%d more are purged (%v)", v.Deleted, err)
 	}
 	res := make([]upstream.Result, 1)
-	_ = s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "orphans", Token: 1, TTL: time.Minute}}, res)
+	_ = s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1,
+		Key: "orphans", Token: 1, TTL: time.Minute}}, res)
 	if res[0].Status != cache.Granted || time.Since(time.UnixMicro(int64(res[0].Base))) > time.Hour {
 		t.Errorf("a permit of a purged semaphore is %+v", res[0])
 	}

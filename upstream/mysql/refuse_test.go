@@ -68,21 +68,26 @@ func TestWrongTableIsRefused(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
 	newPeer(t, srv.URL())
 	for name, c := range map[string]struct{ change, says string }{
-		"extra":    {"ALTER TABLE $ ADD COLUMN more INT", "column more"},
-		"fewer":    {"ALTER TABLE $ DROP COLUMN queued", "no column queued"},
-		"kind":     {"ALTER TABLE $ MODIFY ends DATETIME(6) NOT NULL", "column ends is datetime(6), not bigint"},
-		"length":   {"ALTER TABLE $ MODIFY name VARBINARY(100) NOT NULL", "column name is varbinary(100), not varbinary(576)"},
-		"text":     {"ALTER TABLE $ MODIFY name VARCHAR(576) CHARACTER SET latin1 NOT NULL", "column name is varchar(576)"},
+		"extra": {"ALTER TABLE $ ADD COLUMN more INT", "column more"},
+		"fewer": {"ALTER TABLE $ DROP COLUMN queued", "no column queued"},
+		"kind": {"ALTER TABLE $ MODIFY ends DATETIME(6) NOT NULL",
+			"column ends is datetime(6), not bigint"},
+		"length": {"ALTER TABLE $ MODIFY name VARBINARY(100) NOT NULL",
+			"column name is varbinary(100), not varbinary(576)"},
+		"text": {"ALTER TABLE $ MODIFY name VARCHAR(576) CHARACTER SET latin1 NOT NULL",
+			"column name is varchar(576)"},
 		"null":     {"ALTER TABLE $ MODIFY owner VARBINARY(36) NULL", "column owner may be NULL"},
 		"unsigned": {"ALTER TABLE $ MODIFY ends BIGINT UNSIGNED NOT NULL", "unsigned, not bigint"},
 		"engine":   {"ALTER TABLE $ ENGINE=MyISAM", "MyISAM, not InnoDB"},
 		"key":      {"ALTER TABLE $ DROP PRIMARY KEY", "primary key"},
 		"unique":   {"ALTER TABLE $ ADD UNIQUE KEY u (fence)", "another unique key"},
 		"parts":    {"ALTER TABLE $ PARTITION BY KEY (name) PARTITIONS 2", "partitioned"},
-		"trigger":  {"CREATE TRIGGER locks.tr BEFORE UPDATE ON $ FOR EACH ROW SET NEW.fence = 1", "trigger tr"},
-		"view":     {"DROP TABLE $; CREATE VIEW $ AS SELECT * FROM locks.locksidecar", "view"},
+		"trigger": {"CREATE TRIGGER locks.tr BEFORE UPDATE ON $ FOR EACH ROW SET NEW.fence = 1",
+			"trigger tr"},
+		"view": {"DROP TABLE $; CREATE VIEW $ AS SELECT * FROM locks.locksidecar", "view"},
 	} {
-		srv.Exec("CREATE TABLE locks.t_" + name + " LIKE locks.locksidecar; " + strings.ReplaceAll(c.change, "$", "locks.t_"+name))
+		srv.Exec("CREATE TABLE locks.t_" + name + " LIKE locks.locksidecar; " +
+			strings.ReplaceAll(c.change, "$", "locks.t_"+name))
 		err := refused(t, srv.URL()+"?table=t_"+name, "t_"+name, c.says, "CREATE TABLE")
 		if !errors.Is(err, mysql.ErrServer) {
 			t.Errorf("%s: %v", name, err)
@@ -106,7 +111,8 @@ func TestRightsAreAskedForByName(t *testing.T) {
 	if n := logs.FilterMessageSnippet("DELETE").Len(); n != 0 {
 		t.Errorf("it says %v", logs.All())
 	}
-	if n := logs.FilterMessageSnippet("a crash of the server's machine").Len(); n != 1 || p.Info().Safety != "best-effort" {
+	if n := logs.FilterMessageSnippet("a crash of the server's machine").Len(); n != 1 ||
+		p.Info().Safety != "best-effort" {
 		t.Errorf("of a server that forgets it says %v, and calls it %s", logs.All(), p.Info().Safety)
 	}
 	for _, right := range []string{"INSERT", "UPDATE", "SELECT"} {
@@ -122,7 +128,8 @@ func TestRightsAreAskedForByName(t *testing.T) {
 		t.Errorf("it says %v", logs.All())
 	}
 	// Taken away while in use.
-	srv.Exec("REVOKE INSERT ON locks.* FROM locker; " + srv.Value("SELECT GROUP_CONCAT('KILL ', id SEPARATOR ';') FROM information_schema.processlist WHERE user='locker'"))
+	srv.Exec("REVOKE INSERT ON locks.* FROM locker; " +
+		srv.Value("SELECT GROUP_CONCAT('KILL ', id SEPARATOR ';') FROM information_schema.processlist WHERE user='locker'"))
 	r := p.do(cache.OpTry, 0, "c", p.token())
 	p.want(r, cache.Refused)
 	if !strings.Contains(r.Err.Error(), "INSERT") || !errors.Is(r.Err, upstream.ErrDown) {
@@ -184,7 +191,8 @@ func TestOtherServersAreRefused(t *testing.T) {
 
 func TestServersSettingsAreChecked(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartMariaDB(t, quickly, "--log-bin", "--binlog-format=STATEMENT", "--server-id=1")
+	srv := testserver.StartMariaDB(t, quickly, "--log-bin", "--binlog-format=STATEMENT",
+		"--server-id=1")
 	refused(t, srv.URL(), "binlog_format", "ROW or MIXED")
 	srv.Exec("SET GLOBAL binlog_format=MIXED")
 	p := newPeer(t, srv.URL())
@@ -198,13 +206,15 @@ func TestNamesAreNothingButNames(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	p := newPeer(t, srv.URL()+"?prefix=%27%3B--%20%5C")
-	keys := []string{"'; DROP TABLE locksidecar; -- ", `\`, `\'`, `"`, "x' OR '1'='1", "%", "_", "`", "a\x00b", "\xff\xfe", "@n", "a ", "a",
+	keys := []string{"'; DROP TABLE locksidecar; -- ", `\`, `\'`, `"`, "x' OR '1'='1", "%", "_", "`",
+		"a\x00b", "\xff\xfe", "@n", "a ", "a",
 		"A", "ä", "a\u0308", strings.Repeat("x", 512), strings.Repeat("ü", 256)}
 	var ops []upstream.Op
 	for _, k := range keys {
 		ops = append(ops, upstream.Op{Kind: cache.OpTry, Key: k, Token: p.token(), TTL: long})
 	}
-	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRenew, cache.OpDowngrade, cache.OpRenew, cache.OpRelease} {
+	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRenew, cache.OpDowngrade, cache.OpRenew,
+		cache.OpRelease} {
 		for i := range ops {
 			ops[i].Kind = kind
 		}
@@ -225,7 +235,8 @@ func TestNamesAreNothingButNames(t *testing.T) {
 	// As many as a batch has, and more than a packet takes.
 	var all []upstream.Op
 	for i := range upstream.MaxBatch {
-		all = append(all, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprintf("%0512d", i), Token: p.token(), TTL: long})
+		all = append(all, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprintf("%0512d", i),
+			Token: p.token(), TTL: long})
 	}
 	res, err := p.apply(all...)
 	for _, r := range res {
@@ -251,7 +262,8 @@ func TestAtMostFiveConnections(t *testing.T) {
 			ops, res := make([]upstream.Op, 32), make([]cache.Result, 32)
 			for round := range 10 {
 				for i := range ops {
-					ops[i] = upstream.Op{Kind: cache.OpTry, Key: strconv.Itoa(n*64 + i), Token: uint64(round + 1), TTL: long}
+					ops[i] = upstream.Op{Kind: cache.OpTry, Key: strconv.Itoa(n*64 + i),
+						Token: uint64(round + 1), TTL: long}
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), bound)
 				if err := p.Apply(ctx, ops, res); err != nil {

@@ -28,7 +28,8 @@ func (s *scene) lease() entry {
 	if s.rnd.IntN(2) == 0 {
 		ends = s.now - hour
 	}
-	return entry{cache.Mode(s.rnd.IntN(2)), string(appendToken(nil, s.instances[s.rnd.IntN(3)], uint64(5+s.rnd.IntN(3)))), ends}
+	return entry{cache.Mode(s.rnd.IntN(2)), string(appendToken(nil, s.instances[s.rnd.IntN(3)],
+		uint64(5+s.rnd.IntN(3)))), ends}
 }
 
 func (s *scene) entries(most int) (gs []entry) {
@@ -41,7 +42,8 @@ func (s *scene) entries(most int) (gs []entry) {
 }
 
 func (s *scene) row() row {
-	r := row{version: int64(s.rnd.IntN(1000)), last: strings.Repeat("-", lastLen), fence: s.now + hour - int64(s.rnd.IntN(2))*2*hour}
+	r := row{version: int64(s.rnd.IntN(1000)), last: strings.Repeat("-", lastLen),
+		fence: s.now + hour - int64(s.rnd.IntN(2))*2*hour}
 	switch s.rnd.IntN(4) {
 	case 0:
 		g := s.lease()
@@ -62,8 +64,8 @@ func (s *scene) row() row {
 	return r
 }
 
-// TestServerAndRulesAgree compares the rules in SQL, which the server applies to plain requests, with
-// those in Go: on random rows, both must give the same result and leave the same row.
+// TestServerAndRulesAgree compares the rules in SQL, which the server applies to plain requests,
+// with those in Go: on random rows, both must give the same result and leave the same row.
 func TestServerAndRulesAgree(t *testing.T) {
 	t.Parallel()
 	t.Run("returning", func(t *testing.T) { agreeing(t) })
@@ -89,10 +91,13 @@ func agreeing(t *testing.T, opts ...Option) {
 		var insert text
 		insert.add("INSERT INTO locks.locksidecar (name,version,last,fence,owner,ends,queued,readers,queue) VALUES ")
 		for i := range ops {
-			ops[i] = upstream.Op{Kind: []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRelease, cache.OpRenew, cache.OpDowngrade, cache.OpPeek}[sc.rnd.IntN(6)],
-				Mode: cache.Mode(sc.rnd.IntN(2)), Key: fmt.Sprintf("r%d.%d", round, i), Token: 6, TTL: time.Hour, Floor: uint64(sc.now), Rebase: sc.rnd.IntN(2) == 0}
+			ops[i] = upstream.Op{Kind: []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRelease,
+				cache.OpRenew, cache.OpDowngrade, cache.OpPeek}[sc.rnd.IntN(6)],
+				Mode: cache.Mode(sc.rnd.IntN(2)), Key: fmt.Sprintf("r%d.%d", round, i), Token: 6,
+				TTL: time.Hour, Floor: uint64(sc.now), Rebase: sc.rnd.IntN(2) == 0}
 			before[i] = sc.row()
-			it := item{request: request{name: ops[i].Key}, last: before[i].last, decision: decision{next: before[i]}}
+			it := item{request: request{name: ops[i].Key}, last: before[i].last,
+				decision: decision{next: before[i]}}
 			if i > 0 {
 				insert.add(",")
 			}
@@ -120,11 +125,13 @@ func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return le
 
 // agree checks one result, and what has become of the row: nobody else's living
 // lease is gone.
-func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstream.Op, r *upstream.Result, before *row) {
+func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstream.Op,
+	r *upstream.Result, before *row) {
 	t.Helper()
 	token := string(appendToken(nil, s.instance, op.Token))
 	after := &row{}
-	rows, err := srv.Admin().Query("SELECT " + columns + " FROM locks.locksidecar WHERE name='" + op.Key + "'")
+	rows, err := srv.Admin().Query("SELECT " + columns +
+		" FROM locks.locksidecar WHERE name='" + op.Key + "'")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +144,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 	}
 	bad := func(what string) {
 		t.Helper()
-		t.Fatalf("%v %v of %s is %v (%v): %s\nbefore %+v\nafter  %+v", op.Kind, op.Mode, token, r.Status, r.Err, what, *before, *after)
+		t.Fatalf("%v %v of %s is %v (%v): %s\nbefore %+v\nafter  %+v", op.Kind, op.Mode, token, r.Status,
+			r.Err, what, *before, *after)
 	}
 	now := time.Now().UnixMicro()
 	was, is := before.live(now), after.live(now)
@@ -146,7 +154,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour, lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
+		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour,
+			lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
 		v := before.decide(&a, now)
 		if was.owner == "" && op.Mode == cache.Exclusive && before.owner == token && len(was.queue) > 0 {
 			v.status = cache.Granted // it still stands there: the server renews it, past the queue
@@ -154,10 +163,12 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 		if r.Status != v.status {
 			bad(fmt.Sprintf("the rules say %v", v.status))
 		}
-		if r.Status == cache.Granted && (!is.holds(token) || is.ends < now+hour-60e6 || r.Base <= uint64(before.fence) || r.Base != uint64(after.fence)) {
+		if r.Status == cache.Granted && (!is.holds(token) || is.ends < now+hour-60e6 ||
+			r.Base <= uint64(before.fence) || r.Base != uint64(after.fence)) {
 			bad("what is granted does not stand")
 		}
-		if r.Status == cache.Queued != (find(is.queue, token) >= 0) && !was.has(token) && !was.newer(token) {
+		if r.Status == cache.Queued != (find(is.queue, token) >= 0) && !was.has(token) &&
+			!was.newer(token) {
 			bad("what is queued does not stand")
 		}
 	case cache.OpRelease:
@@ -172,7 +183,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 		if held && op.Kind == cache.OpDowngrade && is.owner != "" {
 			bad("it is not shared")
 		}
-		if held && op.Kind == cache.OpRenew && op.Rebase && (r.Base <= uint64(before.fence) || r.Base <= op.Floor) {
+		if held && op.Kind == cache.OpRenew && op.Rebase &&
+			(r.Base <= uint64(before.fence) || r.Base <= op.Floor) {
 			bad("its base has not risen")
 		}
 	case cache.OpPeek:
@@ -211,7 +223,8 @@ func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
 			next.ends = now + hour // said again: the server renews it, past the queue, even if it had ended
 			break
 		}
-		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour, lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
+		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour,
+			lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
 		if v := next.decide(&a, now); v.change {
 			return &v.next
 		}
@@ -235,8 +248,8 @@ func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
 	return &next
 }
 
-// differs says in which way two rows are not the same lock at now. Leases and places of either may end
-// a minute apart, because the two were made at different times.
+// differs says in which way two rows are not the same lock at now. Leases and places of either may
+// end a minute apart, because the two were made at different times.
 func differs(want, have *row, now int64) string {
 	w, h := want.live(now), have.live(now)
 	near := func(a, b int64) bool { return a-b < 60e6 && b-a < 60e6 }

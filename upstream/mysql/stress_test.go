@@ -29,8 +29,9 @@ func TestBatchesThatOverlapNeverFail(t *testing.T) {
 			for range rounds {
 				var ops []upstream.Op
 				for _, k := range rnd.Perm(keys)[:rnd.IntN(keys)+1] {
-					ops = append(ops, upstream.Op{Kind: cache.OpTry + cache.OpKind(rnd.IntN(2)), Mode: cache.Mode(rnd.IntN(3) / 2),
-						Key: fmt.Sprint("k", k), Token: p.token(), TTL: long})
+					ops = append(ops, upstream.Op{Kind: cache.OpTry + cache.OpKind(rnd.IntN(2)),
+						Mode: cache.Mode(rnd.IntN(3) / 2),
+						Key:  fmt.Sprint("k", k), Token: p.token(), TTL: long})
 				}
 				if !stressTurn(p, ops, &g, &granted) {
 					return

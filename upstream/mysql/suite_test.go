@@ -28,7 +28,9 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 	if cfg.Timeout == mysql.DefaultTimeout { // a busy machine stalls for longer
 		cfg.Timeout = 10 * time.Second
 	}
-	s := storetest.Opened(t, func() (*mysql.Store, error) { return mysql.Open(t.Context(), cfg, opts...) })
+	s := storetest.Opened(t, func() (*mysql.Store, error) {
+		return mysql.Open(t.Context(), cfg, opts...)
+	})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -38,9 +40,11 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 }
 
 // reach opens a store for the suite, which closes it.
-func reach(t testing.TB, srv *testserver.MariaDB, prefix string, opts ...mysql.Option) *mysql.Store {
+func reach(t testing.TB, srv *testserver.MariaDB, prefix string,
+	opts ...mysql.Option) *mysql.Store {
 	t.Helper()
-	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=5s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
+	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=5s&poll=20ms&timeout=10s&prefix=" +
+		url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,9 +70,10 @@ func conform(t *testing.T, opts ...mysql.Option) {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		like := "name LIKE '" + strings.ReplaceAll(prefix, "_", `\_`) + "%' AND"
-		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE %[2]s "+
-			"(owner NOT LIKE '---%%' OR readers <> '' OR ends > %[1]s OR queued > %[1]s OR fence > %[1]s + 1000000) UNION ALL "+
-			"SELECT CONCAT(name, ' ', token) FROM locks.locksidecar_permits WHERE %[2]s (token <> '~' OR held <> 0 OR waits <> 0 OR fence > %[1]s + 1000000)", now, like))
+		rows, err := srv.Admin().QueryContext(t.Context(),
+			fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE %[2]s "+
+				"(owner NOT LIKE '---%%' OR readers <> '' OR ends > %[1]s OR queued > %[1]s OR fence > %[1]s + 1000000) UNION ALL "+
+				"SELECT CONCAT(name, ' ', token) FROM locks.locksidecar_permits WHERE %[2]s (token <> '~' OR held <> 0 OR waits <> 0 OR fence > %[1]s + 1000000)", now, like))
 		if err != nil {
 			t.Fatal(err)
 		}

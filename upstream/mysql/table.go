@@ -53,18 +53,21 @@ type table struct {
 }
 
 func locksTable(name string) *table {
-	return &table{name: name, of: "locks", list: columns, create: createTable(tableSQL, name), columns: lockColumns,
-		keys: [][3]string{{"PRIMARY", "name", "0"}}}
+	return &table{name: name, of: "locks", list: columns, create: createTable(tableSQL, name),
+		columns: lockColumns,
+		keys:    [][3]string{{"PRIMARY", "name", "0"}}}
 }
 
 // createTable returns the statement that makes a table of that name.
 func createTable(sql, name string) string {
-	return strings.TrimSpace(strings.NewReplacer("{table}", "`"+name+"`", "{name}", strconv.Itoa(nameLen),
+	return strings.TrimSpace(strings.NewReplacer("{table}", "`"+name+"`", "{name}",
+		strconv.Itoa(nameLen),
 		"{token}", strconv.Itoa(tokenLen), "{last}", strconv.Itoa(lastLen)).Replace(sql))
 }
 
 var lockColumns = map[string]column{
-	"name": {"varbinary", strconv.Itoa(nameLen)}, "version": {"bigint", ""}, "last": {"varbinary", strconv.Itoa(lastLen)}, "fence": {"bigint", ""},
+	"name": {"varbinary", strconv.Itoa(nameLen)}, "version": {"bigint", ""},
+	"last": {"varbinary", strconv.Itoa(lastLen)}, "fence": {"bigint", ""},
 	"owner": {"varbinary", strconv.Itoa(tokenLen)}, "ends": {"bigint", ""}, "queued": {"bigint", ""},
 	"readers": {"mediumblob", ""}, "queue": {"mediumblob", ""},
 }
@@ -72,7 +75,8 @@ var lockColumns = map[string]column{
 // inspect reports whether the table exists, and what is wrong with it.
 func (s *Store) inspect(q quick, t *table) (wrong string, there bool, err error) {
 	of := " WHERE table_schema=DATABASE() AND table_name='" + t.name + "'"
-	tables, err := q.rows("SELECT table_type,engine,create_options FROM information_schema.tables" + of)
+	tables, err := q.rows("SELECT table_type,engine,create_options FROM information_schema.tables" +
+		of)
 	if err != nil || len(tables) == 0 {
 		return "", false, err
 	}
@@ -80,7 +84,8 @@ func (s *Store) inspect(q quick, t *table) (wrong string, there bool, err error)
 	case is[0] != "BASE TABLE":
 		return "it is a " + strings.ToLower(is[0]), true, nil
 	case is[1] != "InnoDB":
-		return "its engine is " + is[1] + ", not InnoDB, without whose row locks two could hold one lock", true, nil
+		return "its engine is " + is[1] + ", not InnoDB, without whose row locks two could hold one lock",
+			true, nil
 	case strings.Contains(is[2], "partitioned"):
 		return "it is partitioned", true, nil
 	}
@@ -113,7 +118,8 @@ func wrongColumns(cols [][]string, columns map[string]column) string {
 		switch {
 		case !ok:
 			return fmt.Sprintf("it has a column %s", c[0])
-		case !strings.EqualFold(c[1], want.kind), want.length != "" && c[2] != want.length, strings.Contains(c[4], "unsigned"):
+		case !strings.EqualFold(c[1], want.kind), want.length != "" && c[2] != want.length,
+			strings.Contains(c[4], "unsigned"):
 			if want.length != "" {
 				want.kind += "(" + want.length + ")"
 			}
@@ -159,7 +165,8 @@ func wrongKeys(keys [][]string, want [][3]string) string {
 	}
 	for name, cols := range wantOthers {
 		if others[name] != cols {
-			return "it has no key " + name + " (" + strings.ReplaceAll(strings.TrimSuffix(cols, ","), ",", ", ") + ")"
+			return "it has no key " + name + " (" + strings.ReplaceAll(strings.TrimSuffix(cols, ","),
+				",", ", ") + ")"
 		}
 	}
 	return ""

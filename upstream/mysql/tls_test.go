@@ -12,7 +12,8 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	ca.Issue("server")
 	ca.Issue("client")
 	file := ca.File
-	srv := testserver.StartMariaDB(t, quickly, "--ssl-ca="+file("ca.crt"), "--ssl-cert="+file("server.crt"), "--ssl-key="+file("server.key"))
+	srv := testserver.StartMariaDB(t, quickly, "--ssl-ca="+file("ca.crt"),
+		"--ssl-cert="+file("server.crt"), "--ssl-key="+file("server.key"))
 	srv.Exec("CREATE USER sure IDENTIFIED BY 'geheim' REQUIRE X509; GRANT ALL ON locks.* TO sure; CREATE USER safe IDENTIFIED BY 'geheim' REQUIRE SSL; GRANT ALL ON locks.* TO safe")
 	url := func(user, query string) string {
 		return "mysql://" + user + ":geheim@" + srv.Addr() + "/locks?" + query

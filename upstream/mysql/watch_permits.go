@@ -152,9 +152,11 @@ func (w *watch) hintPermits(found map[string]*semState) {
 			continue
 		}
 		for before, token := range st.front {
-			if p := x.waits[token]; p != nil && st.held+int64(before) < p.limit && now.Sub(p.told) >= hintPause {
+			if p := x.waits[token]; p != nil && st.held+int64(before) < p.limit &&
+				now.Sub(p.told) >= hintPause {
 				p.told = now
-				w.hints.Send(upstream.Hint{Kind: cache.HintAvailable, Mode: cache.Permit, Key: x.key, Token: p.token})
+				w.hints.Send(upstream.Hint{Kind: cache.HintAvailable, Mode: cache.Permit, Key: x.key,
+					Token: p.token})
 			}
 		}
 		if st.contended && len(x.held) > 0 && now.Sub(x.told) >= hintPause {
@@ -217,7 +219,8 @@ func (s *Store) pollText(polls []semPoll) (query string, fronts bool) {
 	table := s.permitsText().table
 	var t text
 	t.add("SET @now=" + clock + ";SELECT s.name,IF(s.ends>@now,s.held,(SELECT COUNT(*) FROM " + table +
-		" q FORCE INDEX (PRIMARY) WHERE q.name=s.name AND q.place+0=0 AND q.ends>@now))," + s.permitsText().contended +
+		" q FORCE INDEX (PRIMARY) WHERE q.name=s.name AND q.place+0=0 AND q.ends>@now))," +
+		s.permitsText().contended +
 		" FROM " + table + " s FORCE INDEX (PRIMARY) WHERE s.token='~' AND s.name IN ")
 	addList(&t, polls, func(l semPoll) { t.hex(l.name) })
 	t.add(";SELECT s.name,q.token FROM " + table + " s FORCE INDEX (PRIMARY) STRAIGHT_JOIN " + table +

@@ -243,7 +243,9 @@ func (s *Store) options(c *conn) (*pgconn.Config, error) {
 	cfg.User, cfg.Password = user, password
 	// The dialer resolves the name, because it divides its time among the addresses. The library
 	// would wait for the first address until the time is over.
-	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) { return []string{host}, nil }
+	cfg.LookupFunc = func(_ context.Context, host string) ([]string, error) {
+		return []string{host}, nil
+	}
 	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		k, err := s.pool.dial(ctx, network, addr)
 		if err != nil {

@@ -113,9 +113,12 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 		op   upstream.Op
 		done string // what to wait for at the server
 	}{
-		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long}, "SELECT 1 FROM locksidecar WHERE name='a' AND ends>0"},
-		{"a join that happens", upstream.Op{Kind: cache.OpJoin, Mode: cache.Shared, Key: "b", Token: p.token(), TTL: long}, "SELECT 1 FROM locksidecar WHERE name='b' AND ends>0"},
-		{"a release that happens", upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held}, "SELECT 1 FROM locksidecar WHERE name='held' AND ends=0"},
+		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long},
+			"SELECT 1 FROM locksidecar WHERE name='a' AND ends>0"},
+		{"a join that happens", upstream.Op{Kind: cache.OpJoin, Mode: cache.Shared, Key: "b",
+			Token: p.token(), TTL: long}, "SELECT 1 FROM locksidecar WHERE name='b' AND ends>0"},
+		{"a release that happens", upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held},
+			"SELECT 1 FROM locksidecar WHERE name='held' AND ends=0"},
 	} {
 		px.Stall(faultproxy.ToClient, true)
 		var res []cache.Result
@@ -164,8 +167,8 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 	}
 }
 
-// The name leads to another server now, and the old one is cut off: its connections say nothing. They
-// must not be tried one after the other.
+// The name leads to another server now, and the old one is cut off: its connections say nothing.
+// They must not be tried one after the other.
 func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	px, p := behind(t, srv, "timeout=3s")
@@ -175,7 +178,9 @@ func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	for i := range 4 { // so each has a connection
 		wg.Go(func() { p.do(cache.OpPeek, 0, "a", 0); p.do(cache.OpTry, 0, fmt.Sprint(i), uint64(i+1)) })
 	}
-	eventually(t, "there are four connections and the listener's", func() bool { return p.Connections() == 5 })
+	eventually(t, "there are four connections and the listener's", func() bool {
+		return p.Connections() == 5
+	})
 	srv.Exec("ROLLBACK")
 	wg.Wait()
 	px.Stall(faultproxy.Both, true)
@@ -245,7 +250,8 @@ func TestDroppedTableEndsLeasesAndFencesRise(t *testing.T) {
 	srv.Exec("DROP TABLE locksidecar CASCADE")
 	eventually(t, "the table is made anew", func() bool {
 		r := p.do(cache.OpRenew, cache.Exclusive, "a", a)
-		if r.Status == cache.Refused && (!errors.Is(r.Err, upstream.ErrDown) || !strings.Contains(r.Err.Error(), "dropped")) {
+		if r.Status == cache.Refused && (!errors.Is(r.Err, upstream.ErrDown) ||
+			!strings.Contains(r.Err.Error(), "dropped")) {
 			t.Fatalf("the reason is %v", r.Err)
 		}
 		return r.Status == cache.NotHeld
@@ -263,7 +269,8 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 	srv.Exec("ALTER SYSTEM SET default_transaction_read_only = on")
 	srv.Exec("SELECT pg_reload_conf()")
 	eventually(t, "it is noticed", func() bool {
-		res, err := p.apply(upstream.Op{Kind: cache.OpRenew, Key: "a", Token: a, TTL: long}, upstream.Op{Kind: cache.OpPeek, Key: "b"})
+		res, err := p.apply(upstream.Op{Kind: cache.OpRenew, Key: "a", Token: a, TTL: long},
+			upstream.Op{Kind: cache.OpPeek, Key: "b"})
 		if res[0].Status == cache.Done {
 			return false
 		}
@@ -309,7 +316,8 @@ func TestRowLockedByOthersDelaysNoOtherLock(t *testing.T) {
 		p.want(res[1], cache.Refused)
 		p.want(res[2], cache.Done)
 		p.want(res[3], cache.Granted)
-		if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(), "another transaction") {
+		if errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(),
+			"another transaction") {
 			t.Errorf("the reason is %v", err)
 		}
 		fastest = min(fastest, time.Since(began))
@@ -354,7 +362,8 @@ func TestRowBeingMadeByOthersDelaysNoOtherLock(t *testing.T) {
 		p.want(res[0], cache.Granted)
 		p.want(res[1], cache.Refused)
 		p.want(res[2], cache.Granted)
-		if res[1].Err == nil || errors.Is(err, upstream.ErrDown) || !strings.Contains(res[1].Err.Error(), "another transaction") {
+		if res[1].Err == nil || errors.Is(err, upstream.ErrDown) ||
+			!strings.Contains(res[1].Err.Error(), "another transaction") {
 			t.Errorf("the reason is %v", err)
 		}
 		if took := time.Since(began); i > 0 && took > 900*time.Millisecond {
@@ -408,16 +417,19 @@ func TestCommitWithoutItsSynchronousStandbyIsUnknown(t *testing.T) {
 	srv.Exec("SET synchronous_commit = local")
 	srv.Exec("ALTER SYSTEM RESET synchronous_standby_names")
 	srv.Exec("SELECT pg_reload_conf()")
-	eventually(t, "it can be settled", func() bool { return p.do(cache.OpWithdraw, 0, "b", p.last).Status == cache.Done })
+	eventually(t, "it can be settled", func() bool {
+		return p.do(cache.OpWithdraw, 0, "b", p.last).Status == cache.Done
+	})
 	p.take("b", cache.Exclusive)
 }
 
-// A batch whose last bytes never arrive keeps its rows locked until the server finds that the host is
-// gone. No timeout of statements or idle transactions ends it.
+// A batch whose last bytes never arrive keeps its rows locked until the server finds that the host
+// is gone. No timeout of statements or idle transactions ends it.
 func TestHostsThatAreCutOffAreNoticedByTheServer(t *testing.T) {
 	p := newPeer(t, testserver.StartPostgres(t, quickly).URL())
-	for name, want := range map[string]string{"tcp_keepalives_idle": "15", "tcp_keepalives_interval": "5",
-		"tcp_keepalives_count": "3", "tcp_user_timeout": "30000"} {
+	for name, want := range map[string]string{"tcp_keepalives_idle": "15",
+		"tcp_keepalives_interval": "5",
+		"tcp_keepalives_count":    "3", "tcp_user_timeout": "30000"} {
 		if got, err := p.Setting(t.Context(), name); got != want || err != nil {
 			t.Errorf("%s is %s (%v), not %s", name, got, err, want)
 		}
@@ -440,8 +452,8 @@ func TestWarningAboutTransactionIDsIsNoFailure(t *testing.T) {
 	}
 }
 
-// The commit of an acquire waits for a standby while its host is cut off. A withdrawal is Done only when
-// the acquire cannot happen any more: its row is not visible yet.
+// The commit of an acquire waits for a standby while its host is cut off. A withdrawal is Done only
+// when the acquire cannot happen any more: its row is not visible yet.
 func TestWithdrawalWaitsForAnAcquireThatIsBeingCommitted(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	px, p := behind(t, srv, "timeout=20s")
@@ -470,7 +482,9 @@ func TestWithdrawalWaitsForAnAcquireThatIsBeingCommitted(t *testing.T) {
 	srv.Exec("SET synchronous_commit = local")
 	srv.Exec("ALTER SYSTEM RESET synchronous_standby_names")
 	srv.Exec("SELECT pg_reload_conf()")
-	eventually(t, "it is withdrawn", func() bool { return p.do(cache.OpWithdraw, 0, "new", token).Status == cache.Done })
+	eventually(t, "it is withdrawn", func() bool {
+		return p.do(cache.OpWithdraw, 0, "new", token).Status == cache.Done
+	})
 	if held := srv.Value("SELECT held FROM locksidecar WHERE name = 'new'"); held != "{}" {
 		t.Errorf("it is held: %s", held)
 	}
@@ -479,14 +493,16 @@ func TestWithdrawalWaitsForAnAcquireThatIsBeingCommitted(t *testing.T) {
 func TestManyBatchesOverTheSameKeysDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly)
-	peers := []*peer{newPeer(t, srv.URL()+"?timeout=20s"), newPeer(t, srv.URL()+"?timeout=20s"), newPeer(t, srv.URL()+"?timeout=20s")}
+	peers := []*peer{newPeer(t, srv.URL()+"?timeout=20s"), newPeer(t, srv.URL()+"?timeout=20s"),
+		newPeer(t, srv.URL()+"?timeout=20s")}
 	var wg sync.WaitGroup
 	for n, p := range peers {
 		wg.Go(func() {
 			for range 20 {
 				var ops []upstream.Op
 				for i := range 100 {
-					ops = append(ops, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Token: p.token(), TTL: long})
+					ops = append(ops, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", i),
+						Token: p.token(), TTL: long})
 				}
 				if n%2 == 1 {
 					slices.Reverse(ops)
@@ -512,7 +528,8 @@ func TestManyBatchesOverTheSameKeysDoNotDeadlock(t *testing.T) {
 	}
 }
 
-// What a trigger keeps from being written is not granted, whether it does so at once or at the commit.
+// What a trigger keeps from being written is not granted, whether it does so at once or at the
+// commit.
 func TestTriggerOfOthersRefusesOps(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	p := newPeer(t, srv.URL())
@@ -541,8 +558,8 @@ func TestTriggerOfOthersRefusesOps(t *testing.T) {
 	p.take("new", cache.Exclusive)
 }
 
-// With a pooler that pools transactions, a batch can come to a connection of the server that does not have
-// the settings, which include that commits wait for the disk.
+// With a pooler that pools transactions, a batch can come to a connection of the server that does
+// not have the settings, which include that commits wait for the disk.
 func TestABatchIsRefusedWithoutTheSettingsOfItsSession(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly)
@@ -588,11 +605,13 @@ func TestUserWithoutRightsIsToldWhatToGrant(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	srv.Exec("CREATE ROLE plain LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC, plain")
 	url := "postgres://plain@" + srv.Addr() + "/locks"
-	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(), "CREATE FUNCTION") || !strings.Contains(err.Error(), "GRANT") {
+	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(), "CREATE FUNCTION") ||
+		!strings.Contains(err.Error(), "GRANT") {
 		t.Errorf("without the table: %v", err)
 	}
 	newPeer(t, srv.URL()) // makes the table
-	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(), "GRANT SELECT, INSERT, UPDATE, DELETE ON") {
+	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(),
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON") {
 		t.Errorf("without grants: %v", err)
 	}
 	srv.Exec("GRANT SELECT, INSERT, UPDATE ON locksidecar, locksidecar_daemons TO plain")
@@ -601,18 +620,21 @@ func TestUserWithoutRightsIsToldWhatToGrant(t *testing.T) {
 	p.want(p.do(cache.OpRelease, 0, "a", a), cache.Done)
 	function := srv.Value("SELECT proname FROM pg_proc WHERE proname LIKE 'locksidecar_apply_%'")
 	srv.Exec("REVOKE EXECUTE ON FUNCTION " + function + " FROM PUBLIC")
-	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(), "GRANT EXECUTE ON FUNCTION") {
+	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(),
+		"GRANT EXECUTE ON FUNCTION") {
 		t.Errorf("without EXECUTE: %v", err)
 	}
 	srv.Exec("GRANT EXECUTE ON FUNCTION " + function + " TO plain")
 	newPeer(t, url)
 	srv.Exec("CREATE TABLE other (name text)")
-	if _, err := openURL(t, srv.URL()+"?table=other"); err == nil || !strings.Contains(err.Error(), "columns") {
+	if _, err := openURL(t, srv.URL()+"?table=other"); err == nil ||
+		!strings.Contains(err.Error(), "columns") {
 		t.Errorf("another table: %v", err)
 	}
 	newPeer(t, srv.URL()+"?table=keyed").take("a", cache.Exclusive)
 	srv.Exec("ALTER TABLE keyed DROP CONSTRAINT keyed_pkey, ADD PRIMARY KEY (name, fence)")
-	if _, err := openURL(t, srv.URL()+"?table=keyed"); err == nil || !strings.Contains(err.Error(), "primary key (name)") {
+	if _, err := openURL(t, srv.URL()+"?table=keyed"); err == nil ||
+		!strings.Contains(err.Error(), "primary key (name)") {
 		t.Errorf("with another primary key: %v", err)
 	}
 	newPeer(t, srv.URL()+"?table=Mixed_Case").take("a", cache.Exclusive)
@@ -639,9 +661,12 @@ func TestPurgeDeletesOnlyWhatIsLongUnused(t *testing.T) {
 
 func TestTheEnvironmentOfLibpqIsNotRead(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
-	for name, value := range map[string]string{"PGHOST": "nowhere", "PGPORT": "none", "PGUSER": "other", "PGPASSWORD": "secret",
-		"PGDATABASE": "other", "PGOPTIONS": "-c default_transaction_read_only=on", "PGSSLMODE": "verify-full", "PGTARGETSESSIONATTRS": "standby",
-		"PGSSLROOTCERT": "/nonexistent", "PGSSLCERT": "/nonexistent", "PGCONNECT_TIMEOUT": "none", "PGREQUIREAUTH": "scram-sha-256", "PGCHANNELBINDING": "require",
+	for name, value := range map[string]string{"PGHOST": "nowhere", "PGPORT": "none",
+		"PGUSER": "other", "PGPASSWORD": "secret",
+		"PGDATABASE": "other", "PGOPTIONS": "-c default_transaction_read_only=on",
+		"PGSSLMODE": "verify-full", "PGTARGETSESSIONATTRS": "standby",
+		"PGSSLROOTCERT": "/nonexistent", "PGSSLCERT": "/nonexistent", "PGCONNECT_TIMEOUT": "none",
+		"PGREQUIREAUTH": "scram-sha-256", "PGCHANNELBINDING": "require",
 		"PGSSLNEGOTIATION": "direct", "PGSSLCERTMODE": "require", "PGMINPROTOCOLVERSION": "latest"} {
 		t.Setenv(name, value)
 	}
@@ -664,7 +689,8 @@ func resolve(t *testing.T, ips ...netip.Addr) {
 				return
 			}
 			end := 12 + bytes.IndexByte(query[12:n], 0) + 5 // of the question: a name, its type and class
-			answer := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, query[12:end]...)
+			answer := append([]byte{query[0], query[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0},
+				query[12:end]...)
 			if query[end-3] == 1 { // it asks for IPv4 addresses
 				for _, ip := range ips {
 					answer[7]++
@@ -676,9 +702,10 @@ func resolve(t *testing.T, ips ...netip.Addr) {
 		}
 	})
 	old := net.DefaultResolver
-	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
-	}}
+	net.DefaultResolver = &net.Resolver{PreferGo: true,
+		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "udp", conn.LocalAddr().String())
+		}}
 	t.Cleanup(func() { net.DefaultResolver = old; _ = conn.Close(); server.Wait() })
 }
 
@@ -692,7 +719,8 @@ func TestHostWithAnAddressThatDoesNotAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(fd)
-	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Port: n, Addr: [4]byte{127, 0, 0, 2}}), syscall.Listen(fd, 0)); err != nil {
+	if err := errors.Join(syscall.Bind(fd, &syscall.SockaddrInet4{Port: n,
+		Addr: [4]byte{127, 0, 0, 2}}), syscall.Listen(fd, 0)); err != nil {
 		t.Fatal(err)
 	}
 	dialer := net.Dialer{Timeout: 300 * time.Millisecond}
@@ -707,8 +735,8 @@ func TestHostWithAnAddressThatDoesNotAnswer(t *testing.T) {
 	p.take("a", cache.Exclusive)
 }
 
-// The check of an idle connection must not wait for a read that pgconn has left in the background. The
-// goroutine takes a byte of an answer, so the batch after it has no answer.
+// The check of an idle connection must not wait for a read that pgconn has left in the background.
+// The goroutine takes a byte of an answer, so the batch after it has no answer.
 func TestAReadInTheBackgroundDoesNotBlockABatch(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly)

@@ -21,9 +21,11 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const quickly = "fsync=off"
 
 // reach opens a store for the suite, which closes it.
-func reach(t testing.TB, srv *testserver.Postgres, prefix string, opts ...postgres.Option) *postgres.Store {
+func reach(t testing.TB, srv *testserver.Postgres, prefix string,
+	opts ...postgres.Option) *postgres.Store {
 	t.Helper()
-	cfg, err := postgres.Parse(srv.URL() + "?waiter_lease=5s&timeout=10s&prefix=" + url.QueryEscape(prefix))
+	cfg, err := postgres.Parse(srv.URL() + "?waiter_lease=5s&timeout=10s&prefix=" +
+		url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,16 +40,17 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly, "max_connections=300")
 	const now = "extract(epoch FROM clock_timestamp())*1000000"
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix) }, storetest.Options{
-		Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart},
-		Residue: func(t testing.TB, prefix string) (left []string) {
-			// What the purge deletes a day later does not stay.
-			for _, row := range srv.Query(fmt.Sprintf("SELECT name FROM locksidecar WHERE starts_with(name, '%[2]s') AND "+
-				"(ends > %[1]s OR fence > %[1]s + 1000000) UNION ALL SELECT id FROM locksidecar_daemons WHERE entry = ''", now, prefix)) {
-				left = append(left, row[0])
-			}
-			return left
-		}})
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix) },
+		storetest.Options{
+			Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart},
+			Residue: func(t testing.TB, prefix string) (left []string) {
+				// What the purge deletes a day later does not stay.
+				for _, row := range srv.Query(fmt.Sprintf("SELECT name FROM locksidecar WHERE starts_with(name, '%[2]s') AND "+
+					"(ends > %[1]s OR fence > %[1]s + 1000000) UNION ALL SELECT id FROM locksidecar_daemons WHERE entry = ''", now, prefix)) {
+					left = append(left, row[0])
+				}
+				return left
+			}})
 }
 
 // TestConformanceWithAFakeClock is storetest.Clock.

@@ -64,15 +64,17 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	newPeer(t, url("safe", trust)).take("b", cache.Exclusive)
 
 	for _, c := range []struct{ user, query, says string }{
-		{"safe", "", "pg_hba.conf"},                             // not encrypted
-		{"sure", trust, "client certificate"},                   // without our certificate
-		{"safe", "tls=true", "no certificate in it has signed"}, // signed by an authority that we do not know
+		{"safe", "", "pg_hba.conf"},           // not encrypted
+		{"sure", trust, "client certificate"}, // without our certificate
+		// signed by an authority that we do not know
+		{"safe", "tls=true", "no certificate in it has signed"},
 		{"safe", trust + "&server_name=elsewhere", "elsewhere"},
 		{"safe", "tls=true&ca=" + file("none"), "none"},
 		{"safe", "tls=true&ca=" + file("client.key"), "no certificate"},
 		{"safe", trust + "&cert=" + file("client.crt") + "&key=" + file("none"), "none"},
 	} {
-		if _, err := openURL(t, url(c.user, c.query)); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := openURL(t, url(c.user, c.query)); err == nil ||
+			!strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s?%s: %v does not say %s", c.user, c.query, err, c.says)
 		}
 	}

@@ -80,7 +80,8 @@ func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
 	clear(b.calls)
 	clear(b.pipelines)
 	b.sorted, b.order, b.calls, b.pipelines = b.sorted[:0], b.order[:0], b.calls[:0], b.pipelines[:0]
-	b.buf, b.args, b.spans, b.floors, b.hints = b.buf[:0], b.args[:0], b.spans[:0], b.floors[:0], b.hints[:0]
+	b.buf, b.args, b.spans, b.floors, b.hints = b.buf[:0], b.args[:0], b.spans[:0],
+		b.floors[:0], b.hints[:0]
 }
 
 // fail sets the result of op i. The first error is kept for logs.
@@ -112,10 +113,12 @@ func (b *batch) build() {
 	}
 	for from := 0; from < len(b.sorted); {
 		to := from + 1
-		for to < len(b.sorted) && to-from < perCall && b.sorted[to]>>slotShift == b.sorted[from]>>slotShift {
+		for to < len(b.sorted) && to-from < perCall &&
+			b.sorted[to]>>slotShift == b.sorted[from]>>slotShift {
 			to++
 		}
-		b.addCall(int(b.sorted[from]>>scriptShift), uint16(b.sorted[from]>>slotShift), b.order[from:to:to])
+		b.addCall(int(b.sorted[from]>>scriptShift), uint16(b.sorted[from]>>slotShift),
+			b.order[from:to:to])
 		from = to
 	}
 }
@@ -123,7 +126,8 @@ func (b *batch) build() {
 // addCall appends a call. The heads of the scripts describe their arguments.
 func (b *batch) addCall(k int, slot uint16, part []int32) {
 	sc, from, names := &scripts[k], len(b.args), &b.names[slot]
-	rebase := (k == scriptRenew || k == scriptPermitRenew) && slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
+	rebase := (k == scriptRenew || k == scriptPermitRenew) &&
+		slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
 	b.args = append(b.args, evalsha, sc.sha, nil) // see assemble
 	if sc.fence || rebase {
 		b.args = append(b.args, &names.fence)
@@ -143,7 +147,8 @@ func (b *batch) addCall(k int, slot uint16, part []int32) {
 	if sc.grants {
 		b.terms(k, part, rebase)
 	}
-	b.calls = append(b.calls, call{script: k, slot: slot, keys: keys, ops: part, args: b.args[from:len(b.args):len(b.args)]})
+	b.calls = append(b.calls, call{script: k, slot: slot, keys: keys, ops: part,
+		args: b.args[from:len(b.args):len(b.args)]})
 }
 
 // addMoving appends a call for one op that renews or releases in a slot that moves to another node.
@@ -165,7 +170,8 @@ func (b *batch) addMoving(c *call, i int32) {
 	b.args = append(b.args, &b.names[c.slot].siblings)
 	b.order = append(b.order, i)
 	part := b.order[len(b.order)-1:]
-	b.calls = append(b.calls, call{script: k, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, current: true,
+	b.calls = append(b.calls, call{script: k, slot: c.slot, keys: 1, ops: part[:1:1],
+		node: c.node, current: true,
 		args: b.args[from:len(b.args):len(b.args)]})
 }
 

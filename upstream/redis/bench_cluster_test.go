@@ -60,7 +60,8 @@ func lanes(b *testing.B, url string, key func(int) string, servers func() []*tes
 				for i := range n {
 					ops[n+i] = ops[i]
 					ops[n+i].Kind = cache.OpRelease
-					ops[i] = cache.Op{Kind: cache.OpTry, Key: names[(at+i)%keys], Token: token.Add(1), TTL: time.Minute}
+					ops[i] = cache.Op{Kind: cache.OpTry, Key: names[(at+i)%keys], Token: token.Add(1),
+						TTL: time.Minute}
 				}
 				use, got := ops, res
 				if at < width*n { // nothing to release yet
@@ -104,7 +105,8 @@ func BenchmarkMillion(b *testing.B) {
 	const keys, n = 1_000_000, upstream.MaxBatch
 	srv := testserver.StartRedis(b)
 	s := openStore(b, srv.URL()+"?timeout=30s")
-	raw := goredis.NewClient(&goredis.Options{Addr: srv.Addr(), Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1})
+	raw := goredis.NewClient(&goredis.Options{Addr: srv.Addr(), Protocol: 2, DisableIdentity: true,
+		PoolSize: 1, PipelinePoolSize: -1})
 	defer raw.Close()
 	names := make([]string, keys)
 	for i := range names {

@@ -22,7 +22,9 @@ func BenchmarkPairs(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/n=%d", mode, n), func(b *testing.B) { pairs(b, mode, n, false) })
 		}
 	}
-	b.Run("exclusive/n=64/others queue elsewhere", func(b *testing.B) { pairs(b, cache.Exclusive, 64, true) })
+	b.Run("exclusive/n=64/others queue elsewhere", func(b *testing.B) {
+		pairs(b, cache.Exclusive, 64, true)
+	})
 }
 
 func pairs(b *testing.B, mode cache.Mode, n int, queues bool) {
@@ -32,7 +34,8 @@ func pairs(b *testing.B, mode cache.Mode, n int, queues bool) {
 		other := open(b, srv, "timeout=10s&waiter_lease=1m")
 		res := make([]cache.Result, 1)
 		for _, x := range []upstream.Store{s, other} {
-			_ = x.Apply(b.Context(), []cache.Op{{Kind: cache.OpJoin, Key: "elsewhere", Token: 1, TTL: time.Hour}}, res)
+			_ = x.Apply(b.Context(), []cache.Op{{Kind: cache.OpJoin, Key: "elsewhere", Token: 1,
+				TTL: time.Hour}}, res)
 		}
 		if res[0].Status != cache.Queued {
 			b.Fatal(res[0])
@@ -51,7 +54,8 @@ func pairs(b *testing.B, mode cache.Mode, n int, queues bool) {
 	batch := func() {
 		for i := range n {
 			token++
-			ops[i] = cache.Op{Kind: cache.OpTry, Mode: mode, Key: keys[int(token)%len(keys)], Token: token, TTL: 30 * time.Second, Floor: 12345}
+			ops[i] = cache.Op{Kind: cache.OpTry, Mode: mode, Key: keys[int(token)%len(keys)], Token: token,
+				TTL: 30 * time.Second, Floor: 12345}
 		}
 		if err := s.Apply(b.Context(), ops, res); err != nil {
 			b.Fatal(err)
@@ -94,7 +98,8 @@ func BenchmarkRenew(b *testing.B) {
 				s := open(b, srv, "timeout=10s")
 				ops, res := make([]cache.Op, n), make([]cache.Result, n)
 				for i := range ops {
-					ops[i] = cache.Op{Kind: cache.OpTry, Mode: mode, Key: "bench:" + strconv.Itoa(i), Token: uint64(i), TTL: time.Hour}
+					ops[i] = cache.Op{Kind: cache.OpTry, Mode: mode, Key: "bench:" + strconv.Itoa(i),
+						Token: uint64(i), TTL: time.Hour}
 				}
 				apply := func(want cache.Status) {
 					_ = s.Apply(b.Context(), ops, res)

@@ -162,7 +162,8 @@ func (s *Store) logServer(n *node, v serverInfo) {
 		return
 	}
 	s.logged.servers[addr] = v
-	log := s.log.With(zap.String("version", v.version), zap.String("addr", addr), zap.String("role", v.role))
+	log := s.log.With(zap.String("version", v.version), zap.String("addr", addr),
+		zap.String("role", v.role))
 	log.Info("connected to redis")
 	if v.policy == "" {
 		log.Warn("cannot find out the server's maxmemory-policy (ACL): with any other than " +

@@ -30,7 +30,8 @@ func TestTheServersClockJumps(t *testing.T) {
 		}
 		last = base
 	}
-	for i, ahead := range []time.Duration{30 * time.Second, -time.Hour, 0, 24 * time.Hour, -24 * time.Hour, 0} {
+	for i, ahead := range []time.Duration{30 * time.Second, -time.Hour, 0, 24 * time.Hour,
+		-24 * time.Hour, 0} {
 		key := string(rune('a' + i))
 		// Both have more left than the 30 s that the first jump is ahead.
 		held, base := p.take(key, cache.Exclusive)
@@ -77,7 +78,8 @@ func TestTheClockOfAClustersNodeJumpsAndItsFencesStay(t *testing.T) {
 	}
 	p.Store = openStore(t, url)
 	var last uint64
-	for i, ahead := range []time.Duration{0, 25 * time.Hour, 0, -25 * time.Hour, 0, 23 * time.Hour, 0} {
+	for i, ahead := range []time.Duration{0, 25 * time.Hour, 0, -25 * time.Hour, 0,
+		23 * time.Hour, 0} {
 		srv.JumpClock(ahead)
 		token, base := p.take("k", cache.Exclusive)
 		if base <= last {

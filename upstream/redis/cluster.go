@@ -39,7 +39,8 @@ type cluster struct {
 }
 
 func newCluster(s *Store) *cluster {
-	return &cluster{store: s, stale: make(chan struct{}, 1), nodes: map[string]*node{}, unused: map[string]time.Time{}, holes: slotCount}
+	return &cluster{store: s, stale: make(chan struct{}, 1), nodes: map[string]*node{},
+		unused: map[string]time.Time{}, holes: slotCount}
 }
 
 func (c *cluster) serves(slot uint16) *node { return c.slots[slot].Load() }

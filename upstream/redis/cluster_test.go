@@ -24,7 +24,8 @@ func TestSiblingsStandInTheLocksSlotWhateverItsBraces(t *testing.T) {
 	c := testserver.StartRedisCluster(t, 3, 0)
 	for i, prefix := range []string{"lock:", "", "{", "{t}", "a}{b"} {
 		p, q := onCluster(t, c, "prefix="+prefix), onCluster(t, c, "prefix="+prefix)
-		for _, key := range []string{"k", "{", "}", "{}", "{a}", "x{a}y", "}{", "{{a}}", "{}{a}", "a}b{c}d", "ä{ö}"} {
+		for _, key := range []string{"k", "{", "}", "{}", "{a}", "x{a}y", "}{", "{{a}}", "{}{a}",
+			"a}b{c}d", "ä{ö}"} {
 			key += fmt.Sprint(i) // names of different prefixes can be the same
 			p.take(key+"r", cache.Shared)
 			q.want(q.do(cache.OpJoin, cache.Exclusive, key+"r", q.token()), cache.Queued)
@@ -59,7 +60,8 @@ func TestFencesOfAClusterStay(t *testing.T) {
 	take := func(floor uint64, want cache.Status) {
 		t.Helper()
 		n++
-		r := p.apply(upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("{k}", n), Token: p.token(), TTL: long, Floor: floor})[0]
+		r := p.apply(upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("{k}", n), Token: p.token(),
+			TTL: long, Floor: floor})[0]
 		if p.want(r, want); want == cache.Granted && r.Base <= max(floor, last) {
 			t.Errorf("base %d after %d, with floor %d", r.Base, last, floor)
 		}
@@ -247,13 +249,16 @@ func TestAClusterThatIsNotOneIsRefused(t *testing.T) {
 	}
 	// A node alone, without slots.
 	one := testserver.StartRedis(t, "--cluster-enabled", "yes")
-	if _, err := openURL(t, "redis+cluster://"+one.Addr()); !errors.Is(err, redis.ErrServer) || !strings.Contains(err.Error(), "no slots") {
+	if _, err := openURL(t, "redis+cluster://"+one.Addr()); !errors.Is(err, redis.ErrServer) ||
+		!strings.Contains(err.Error(), "no slots") {
 		t.Errorf("without slots: %v", err)
 	}
 	p := lazyPeer(t, "redis+cluster://"+one.Addr())
 	p.want(p.do(cache.OpTry, 0, "k", p.token()), cache.Refused)
 	one.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-	p.eventually("it is noticed that it serves", func() bool { return p.do(cache.OpTry, 0, "k", p.token()).Status == cache.Granted })
+	p.eventually("it is noticed that it serves", func() bool {
+		return p.do(cache.OpTry, 0, "k", p.token()).Status == cache.Granted
+	})
 }
 
 func TestHintsFollowTheSlotOfTheirChannel(t *testing.T) {
@@ -304,7 +309,8 @@ func TestSlotsAreTheServersOwn(t *testing.T) {
 				key[i] = "{}{}abc"[rnd.IntN(7)]
 			}
 			if !slices.ContainsFunc(ops, func(o upstream.Op) bool { return o.Key == string(key) }) {
-				ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(rnd.IntN(2)), Key: string(key), Token: p.token(), TTL: long})
+				ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(rnd.IntN(2)),
+					Key: string(key), Token: p.token(), TTL: long})
 			}
 		}
 		for i, r := range p.apply(ops...) {

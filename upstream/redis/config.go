@@ -96,10 +96,13 @@ var forms = []struct {
 	network string
 	spec    storeurl.Spec
 }{
-	{Standalone, "tcp", storeurl.Spec{Schemes: []string{"redis"}, Secure: []string{"rediss"}, Port: "6379"}},
+	{Standalone, "tcp", storeurl.Spec{Schemes: []string{"redis"}, Secure: []string{"rediss"},
+		Port: "6379"}},
 	{Standalone, "unix", storeurl.Spec{Schemes: []string{"redis+unix", "unix"}}},
-	{Sentinel, "tcp", storeurl.Spec{Schemes: []string{"redis+sentinel"}, Secure: []string{"rediss+sentinel"}, Port: "26379"}},
-	{Cluster, "tcp", storeurl.Spec{Schemes: []string{"redis+cluster"}, Secure: []string{"rediss+cluster"}, Port: "6379"}},
+	{Sentinel, "tcp", storeurl.Spec{Schemes: []string{"redis+sentinel"},
+		Secure: []string{"rediss+sentinel"}, Port: "26379"}},
+	{Cluster, "tcp", storeurl.Spec{Schemes: []string{"redis+cluster"},
+		Secure: []string{"rediss+cluster"}, Port: "6379"}},
 }
 
 // Parse understands

@@ -16,8 +16,10 @@ import (
 
 func plain(scheme string, hosts ...string) redis.Config {
 	return redis.Config{
-		URL:     storeurl.URL{Scheme: scheme, Hosts: hosts, Timeout: time.Second, TLS: storeurl.TLS{On: strings.HasPrefix(scheme, "rediss")}},
-		Network: "tcp", Addr: strings.Join(hosts, ","), Prefix: "lock:", WaiterLease: 3 * time.Second, WaitTimeout: 500 * time.Millisecond,
+		URL: storeurl.URL{Scheme: scheme, Hosts: hosts, Timeout: time.Second,
+			TLS: storeurl.TLS{On: strings.HasPrefix(scheme, "rediss")}},
+		Network: "tcp", Addr: strings.Join(hosts, ","), Prefix: "lock:", WaiterLease: 3 * time.Second,
+		WaitTimeout: 500 * time.Millisecond,
 	}
 }
 
@@ -36,34 +38,58 @@ func TestParseUnderstands(t *testing.T) {
 	cluster := kind(redis.Cluster, plain("redis+cluster", "a:6379", "b:1"))
 	sentinel := kind(redis.Sentinel, plain("redis+sentinel", "a:26379", "b:1"))
 	for url, want := range map[string]redis.Config{
-		"redis://h":                     h,
-		"redis://h:6379/":               with(h, func(c *redis.Config) { c.Path = "/" }),
-		"redis://h:1/2":                 with(plain("redis", "h:1"), func(c *redis.Config) { c.Path, c.DB = "/2", 2 }),
-		"redis://[::1]:7":               plain("redis", "[::1]:7"),
-		"redis://h?db=3&prefix=":        with(h, func(c *redis.Config) { c.DB, c.Prefix = 3, "" }),
-		"redis://:pw@h":                 with(h, func(c *redis.Config) { c.Password = "pw" }),
-		"redis://me:p%40w@h":            with(h, func(c *redis.Config) { c.User, c.Password = "me", "p@w" }),
-		"redis://me@h?password_file=/f": with(h, func(c *redis.Config) { c.User, c.PasswordFile = "me", "/f" }),
+		"redis://h":       h,
+		"redis://h:6379/": with(h, func(c *redis.Config) { c.Path = "/" }),
+		"redis://h:1/2": with(plain("redis", "h:1"), func(c *redis.Config) {
+			c.Path, c.DB = "/2", 2
+		}),
+		"redis://[::1]:7":        plain("redis", "[::1]:7"),
+		"redis://h?db=3&prefix=": with(h, func(c *redis.Config) { c.DB, c.Prefix = 3, "" }),
+		"redis://:pw@h":          with(h, func(c *redis.Config) { c.Password = "pw" }),
+		"redis://me:p%40w@h": with(h, func(c *redis.Config) {
+			c.User, c.Password = "me", "p@w"
+		}),
+		"redis://me@h?password_file=/f": with(h, func(c *redis.Config) {
+			c.User, c.PasswordFile = "me", "/f"
+		}),
 		"redis://h?timeout=250ms&waiter_lease=5s&allow_eviction=true": with(h, func(c *redis.Config) {
-			c.Timeout, c.WaiterLease, c.AllowEviction, c.WaitTimeout = 250*time.Millisecond, 5*time.Second, true, 125*time.Millisecond
+			c.Timeout, c.WaiterLease, c.AllowEviction, c.WaitTimeout = 250*time.Millisecond, 5*time.Second,
+				true, 125*time.Millisecond
 		}),
-		"redis://h?wait_replicas=2&wait_timeout=100ms": with(h, func(c *redis.Config) { c.WaitReplicas, c.WaitTimeout = 2, 100*time.Millisecond }),
-		"redis://h?wait_aof=local":                     with(h, func(c *redis.Config) { c.WaitAOF.Local = true }),
-		"redis://h?wait_aof=local,2":                   with(h, func(c *redis.Config) { c.WaitAOF = redis.AOF{Local: true, Replicas: 2} }),
-		"redis://h?wait_aof=3":                         with(h, func(c *redis.Config) { c.WaitAOF = redis.AOF{Replicas: 3} }),
-		"rediss://h?ca=/ca&cert=/c&key=/k&server_name=n": with(plain("rediss", "h:6379"), func(c *redis.Config) {
-			c.TLS = storeurl.TLS{On: true, CA: "/ca", Cert: "/c", Key: "/k", ServerName: "n"}
+		"redis://h?wait_replicas=2&wait_timeout=100ms": with(h, func(c *redis.Config) {
+			c.WaitReplicas, c.WaitTimeout = 2, 100*time.Millisecond
 		}),
-		"redis+unix:///run/r.sock?db=4": with(unix("redis+unix", "/run/r.sock"), func(c *redis.Config) { c.DB = 4 }),
-		"unix://me:pw@/run/r.sock":      with(unix("unix", "/run/r.sock"), func(c *redis.Config) { c.User, c.Password = "me", "pw" }),
-		"redis+cluster://a,b:1":         cluster,
-		"redis+cluster://u:p@a,b:1/0":   with(cluster, func(c *redis.Config) { c.Path, c.User, c.Password = "/0", "u", "p" }),
-		"rediss+cluster://a?ca=/ca":     with(kind(redis.Cluster, plain("rediss+cluster", "a:6379")), func(c *redis.Config) { c.TLS.CA = "/ca" }),
-		"redis+sentinel://a,b:1/m":      with(sentinel, func(c *redis.Config) { c.Path, c.Master = "/m", "m" }),
-		"redis+sentinel://:p@a,b:1/m/3": with(sentinel, func(c *redis.Config) { c.Path, c.Master, c.DB, c.Password = "/m/3", "m", 3, "p" }),
+		"redis://h?wait_aof=local": with(h, func(c *redis.Config) { c.WaitAOF.Local = true }),
+		"redis://h?wait_aof=local,2": with(h, func(c *redis.Config) {
+			c.WaitAOF = redis.AOF{Local: true, Replicas: 2}
+		}),
+		"redis://h?wait_aof=3": with(h, func(c *redis.Config) { c.WaitAOF = redis.AOF{Replicas: 3} }),
+		"rediss://h?ca=/ca&cert=/c&key=/k&server_name=n": with(plain("rediss", "h:6379"),
+			func(c *redis.Config) {
+				c.TLS = storeurl.TLS{On: true, CA: "/ca", Cert: "/c", Key: "/k", ServerName: "n"}
+			}),
+		"redis+unix:///run/r.sock?db=4": with(unix("redis+unix", "/run/r.sock"), func(c *redis.Config) {
+			c.DB = 4
+		}),
+		"unix://me:pw@/run/r.sock": with(unix("unix", "/run/r.sock"), func(c *redis.Config) {
+			c.User, c.Password = "me", "pw"
+		}),
+		"redis+cluster://a,b:1": cluster,
+		"redis+cluster://u:p@a,b:1/0": with(cluster, func(c *redis.Config) {
+			c.Path, c.User, c.Password = "/0", "u", "p"
+		}),
+		"rediss+cluster://a?ca=/ca": with(kind(redis.Cluster, plain("rediss+cluster", "a:6379")),
+			func(c *redis.Config) { c.TLS.CA = "/ca" }),
+		"redis+sentinel://a,b:1/m": with(sentinel, func(c *redis.Config) {
+			c.Path, c.Master = "/m", "m"
+		}),
+		"redis+sentinel://:p@a,b:1/m/3": with(sentinel, func(c *redis.Config) {
+			c.Path, c.Master, c.DB, c.Password = "/m/3", "m", 3, "p"
+		}),
 		"rediss+sentinel://a/m?sentinel_user=u&sentinel_password_file=/f&sentinel_tls=false": with(kind(redis.Sentinel, plain("rediss+sentinel", "a:26379")),
 			func(c *redis.Config) {
-				c.Path, c.Master, c.SentinelUser, c.SentinelPasswordFile, c.SentinelPlain = "/m", "m", "u", "/f", true
+				c.Path, c.Master, c.SentinelUser, c.SentinelPasswordFile, c.SentinelPlain = "/m", "m",
+					"u", "/f", true
 			}),
 	} {
 		got, err := redis.Parse(url)
@@ -158,7 +184,8 @@ func TestPrintedConfigsShowNoSecret(t *testing.T) {
 			t.Errorf("%s prints as %s, not %s", url, c, want)
 		}
 		js, _ := json.Marshal(c)
-		for _, s := range []string{fmt.Sprintf("%v %+v %#v %s %q", c, c, c, c.Password, c.Password), string(js)} {
+		for _, s := range []string{fmt.Sprintf("%v %+v %#v %s %q", c, c, c, c.Password, c.Password),
+			string(js)} {
 			if strings.Contains(s, "geheim") {
 				t.Errorf("the password is in %s", s)
 			}

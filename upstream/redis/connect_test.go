@@ -58,7 +58,8 @@ func TestAtMostFourConnections(t *testing.T) {
 			ops := make([]upstream.Op, 64)
 			for round := range 20 {
 				for i := range ops {
-					ops[i] = upstream.Op{Kind: cache.OpTry, Key: strconv.Itoa(n*64 + i), Token: uint64(round + 1), TTL: long}
+					ops[i] = upstream.Op{Kind: cache.OpTry, Key: strconv.Itoa(n*64 + i),
+						Token: uint64(round + 1), TTL: long}
 				}
 				if err := p.Apply(t.Context(), ops, res); err != nil {
 					t.Error(err)
@@ -76,7 +77,8 @@ func TestAtMostFourConnections(t *testing.T) {
 
 func TestRestrictedUserIsEnough(t *testing.T) {
 	srv := testserver.StartRedis(t)
-	acl := []any{"ACL", "SETUSER", "locker", "on", ">geheim", "~lock:*", "~locksidecar:*", "&locksidecar:*"}
+	acl := []any{"ACL", "SETUSER", "locker", "on", ">geheim", "~lock:*", "~locksidecar:*",
+		"&locksidecar:*"}
 	full := strings.Fields("+@read +@write +@scripting +@connection +time +info +role +publish +subscribe")
 	grant := func(rights ...string) {
 		for _, r := range rights {
@@ -116,13 +118,15 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 		grant(right)
 		r := p.do(cache.OpTry, 0, "b", p.last)
 		p.want(r, cache.Refused)
-		if !strings.Contains(r.Err.Error(), "NOPERM") && !strings.Contains(r.Err.Error(), "can't run this command") {
+		if !strings.Contains(r.Err.Error(), "NOPERM") &&
+			!strings.Contains(r.Err.Error(), "can't run this command") {
 			t.Errorf("%s: the reason is %v", right, r.Err)
 		}
 		grant("+" + right[1:])
 	}
 	p.take("b", cache.Exclusive)
-	for _, right := range []string{"-zadd", "-zcard", "-zremrangebyscore"} { // named once more than one is asked for
+	// named once more than one is asked for
+	for _, right := range []string{"-zadd", "-zcard", "-zremrangebyscore"} {
 		grant(right)
 		r := p.permit(cache.OpTry, right, 1, p.token())
 		if r.Status == cache.Granted {
@@ -157,7 +161,8 @@ func TestWrongPasswordNamesTheSettingAndNotThePassword(t *testing.T) {
 			t.Errorf("%v shows the password", err)
 		}
 	}
-	if _, err := openURL(t, "redis://"+srv.Addr()+"?password_file=/nowhere/pw"); !errors.Is(err, os.ErrNotExist) {
+	if _, err := openURL(t, "redis://"+srv.Addr()+"?password_file=/nowhere/pw"); !errors.Is(err,
+		os.ErrNotExist) {
 		t.Errorf("without the file: %v", err)
 	}
 	p, err := openURL(t, "redis://:geheim@"+srv.Addr())
@@ -192,7 +197,8 @@ func TestAConnectionThatSaysNothingIsGivenUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "timeout") {
+	if _, err := redis.Open(t.Context(), cfg); err == nil ||
+		!strings.Contains(err.Error(), "timeout") {
 		t.Errorf("opening it: %v", err)
 	}
 	p := lazyPeer(t, "redis://"+l.Addr().String()+"?timeout=100ms")
@@ -212,18 +218,22 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	srv := testserver.StartRedis(t, "--tls-port", port, "--tls-ca-cert-file", file("ca.crt"),
 		"--tls-cert-file", file("server.crt"), "--tls-key-file", file("server.key"))
 	url := "rediss://127.0.0.1:" + port
-	p, err := openURL(t, url+"?ca="+file("ca.crt")+"&cert="+file("client.crt")+"&key="+file("client.key"))
+	p, err := openURL(t, url+"?ca="+file("ca.crt")+"&cert="+file("client.crt")+"&key="+
+		file("client.key"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	a, _ := p.take("a", cache.Exclusive)
 	srv.Restart()
-	p.eventually("it connects again", func() bool { return p.do(cache.OpRenew, 0, "a", a).Status == cache.NotHeld })
+	p.eventually("it connects again", func() bool {
+		return p.do(cache.OpRenew, 0, "a", a).Status == cache.NotHeld
+	})
 
 	for query, says := range map[string]string{
 		"":                      "certificate", // signed by nobody we know
 		"?ca=" + file("ca.crt"): "",            // the server wants ours, and may just hang up
-		"?server_name=elsewhere&ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" + file("client.key"): "elsewhere",
+		"?server_name=elsewhere&ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" +
+			file("client.key"): "elsewhere",
 		"?ca=" + file("none"):                                  "none",
 		"?ca=" + file("client.key"):                            "no certificate",
 		"?cert=" + file("client.crt") + "&key=" + file("none"): "none",

@@ -48,9 +48,11 @@ func (c *Config) options(
 	silence.Do(func() { goredis.SetLogger(noLog{}) })
 	return &goredis.Options{
 		Network: c.Network, Addr: c.Addr, DB: c.DB,
-		Dialer:                     d.dial,
-		CredentialsProviderContext: func(context.Context) (string, string, error) { return d.credentials() },
-		OnConnect:                  check,
+		Dialer: d.dial,
+		CredentialsProviderContext: func(context.Context) (string, string, error) {
+			return d.credentials()
+		},
+		OnConnect: check,
 
 		Protocol:                 2, // no push frames to look for between replies
 		DisableIdentity:          true,

@@ -17,7 +17,8 @@ func (p *peer) down(key string) (try, ping bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
 	defer cancel()
 	res := make([]cache.Result, 1)
-	err := p.Apply(ctx, []upstream.Op{{Kind: cache.OpTry, Key: key, Token: p.token(), TTL: time.Second}}, res)
+	err := p.Apply(ctx, []upstream.Op{{Kind: cache.OpTry, Key: key, Token: p.token(),
+		TTL: time.Second}}, res)
 	if st := res[0].Status; (err == nil) != (st == cache.Granted || st == cache.Busy) {
 		p.Errorf("%v comes with error %v", st, err)
 	}
@@ -40,7 +41,9 @@ func TestAServerIsDownWhenItCannotBeReachedOrCannotWrite(t *testing.T) {
 	p := newPeer(t, srv, "timeout=300ms")
 	p.isDown("all is well", false, false)
 	srv.Do("CONFIG", "SET", "maxmemory", "1")
-	p.eventually("a server that is full refuses", func() bool { return p.do(cache.OpTry, 0, "m", p.token()).Status == cache.Refused })
+	p.eventually("a server that is full refuses", func() bool {
+		return p.do(cache.OpTry, 0, "m", p.token()).Status == cache.Refused
+	})
 	p.isDown("a server that is full", false, false)
 	srv.Do("CONFIG", "SET", "maxmemory", "0")
 	srv.Do("CONFIG", "SET", "min-replicas-to-write", "1")
@@ -63,7 +66,8 @@ func TestAServerIsDownWhenItCannotBeReachedOrCannotWrite(t *testing.T) {
 	p.isDown("the start", false, false)
 	// What is refused for what it asks for says nothing of the server.
 	res := make([]cache.Result, 1)
-	if err := p.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "x", Floor: cache.MaxBase, TTL: long}}, res); err == nil || errors.Is(err, upstream.ErrDown) {
+	if err := p.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "x", Floor: cache.MaxBase,
+		TTL: long}}, res); err == nil || errors.Is(err, upstream.ErrDown) {
 		t.Error(err)
 	}
 }
@@ -80,8 +84,11 @@ func TestAClusterIsDownWhenAllOfItIs(t *testing.T) {
 	}
 	// A silent node keeps nobody waiting for the others.
 	owner.Pause()
-	p.eventually("it is not asked any more", func() bool { return p.do(cache.OpTry, 0, "k", p.token()).Status == cache.Refused })
-	r := p.apply(upstream.Op{Kind: cache.OpTry, Key: elsewhere, Token: p.token(), TTL: long}, upstream.Op{Kind: cache.OpTry, Key: "k", Token: p.token(), TTL: long})
+	p.eventually("it is not asked any more", func() bool {
+		return p.do(cache.OpTry, 0, "k", p.token()).Status == cache.Refused
+	})
+	r := p.apply(upstream.Op{Kind: cache.OpTry, Key: elsewhere, Token: p.token(), TTL: long},
+		upstream.Op{Kind: cache.OpTry, Key: "k", Token: p.token(), TTL: long})
 	p.want(r[0], cache.Granted)
 	if try, ping := p.down("k"); try || ping {
 		t.Errorf("one of three is silent, and it is down: %v, %v", try, ping)

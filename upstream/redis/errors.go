@@ -48,7 +48,8 @@ func refused(msg string) bool {
 
 // unables are the beginnings of those of them that say that the server can do
 // nothing, or write nothing, whatever it is asked.
-var unables = []string{"READONLY ", "MISCONF ", "NOREPLICAS ", "NOAUTH ", "WRONGPASS ", "DENIED ", "LOADING ", "MASTERDOWN ",
+var unables = []string{"READONLY ", "MISCONF ", "NOREPLICAS ", "NOAUTH ", "WRONGPASS ", "DENIED ",
+	"LOADING ", "MASTERDOWN ",
 	"BUSY ", "CLUSTERDOWN ", "ERR max number of clients", "ERR AUTH "}
 
 func unable(msg string) bool {
@@ -64,7 +65,9 @@ var temporary = []string{
 // cannot serve yet. It is false if the server must not be used.
 func unavailable(err error) bool {
 	if reply, ok := errors.AsType[goredis.Error](err); ok {
-		return slices.ContainsFunc(temporary, func(p string) bool { return strings.HasPrefix(reply.Error(), p) })
+		return slices.ContainsFunc(temporary, func(p string) bool {
+			return strings.HasPrefix(reply.Error(), p)
+		})
 	}
 	if errors.Is(err, ErrServer) {
 		return false

@@ -41,12 +41,14 @@ func TestAScriptIsItsPartsAndNothingElse(t *testing.T) {
 		s := scripts[i].source
 		slow, semaphore := 1, 0
 		switch i {
-		case scriptMoving, scriptPermitMoving, scriptPermitPeek: // they take nothing that would look at siblings
+		// they take nothing that would look at siblings
+		case scriptMoving, scriptPermitMoving, scriptPermitPeek:
 			slow = 0
 		case scriptPermit, scriptPermitRelease, scriptPermitRenew:
 			slow, semaphore = 0, 1
 		}
-		if strings.Count(s, lua("fast")) != 1 || strings.Count(s, lua("slow")) != slow || strings.Count(s, lua("semaphore")) != semaphore ||
+		if strings.Count(s, lua("fast")) != 1 || strings.Count(s, lua("slow")) != slow ||
+			strings.Count(s, lua("semaphore")) != semaphore ||
 			strings.Count(s, lua("common")) != slow+semaphore || strings.Contains(s, "--@") {
 			t.Errorf("script %d is not put together", i)
 		}

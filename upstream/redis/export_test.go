@@ -16,7 +16,8 @@ func BeforeRedis62() (undo func()) {
 	was := scripts
 	for i := range scripts {
 		s := &scripts[i]
-		s.source = strings.NewReplacer("'GT'", "'NO'", "'GET'", "'NO'", "'zrandmember'", "'no'").Replace(s.source)
+		s.source = strings.NewReplacer("'GT'", "'NO'", "'GET'", "'NO'", "'zrandmember'",
+			"'no'").Replace(s.source)
 		s.sha = goredis.NewScript(s.source).Hash()
 	}
 	return func() { scripts = was }

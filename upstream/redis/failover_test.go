@@ -166,7 +166,8 @@ func (s *storm) more(n int64) {
 	from := s.grants.Load()
 	for end := time.Now().Add(bound); s.grants.Load() < from+n; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("only %d grants, %d unknown, %d refused", s.grants.Load()-from, s.unknown.Load(), s.refused.Load())
+			s.t.Fatalf("only %d grants, %d unknown, %d refused", s.grants.Load()-from, s.unknown.Load(),
+				s.refused.Load())
 		}
 	}
 }
@@ -175,7 +176,8 @@ func (s *storm) end(what string) {
 	s.t.Helper()
 	close(s.stop)
 	s.wg.Wait()
-	s.t.Logf("%s: %d grants, %d unknown, %d refused, %d overlaps, all with a larger fence but %d", what, s.grants.Load(), s.unknown.Load(),
+	s.t.Logf("%s: %d grants, %d unknown, %d refused, %d overlaps, all with a larger fence but %d",
+		what, s.grants.Load(), s.unknown.Load(),
 		s.refused.Load(), s.overlaps.Load(), s.falls.Load())
 }
 

@@ -56,7 +56,9 @@ func TestCutInTheMiddleIsUnknownAndRepeatable(t *testing.T) {
 	if r := <-done; r.Status != cache.Unknown && r.Status != cache.Refused {
 		t.Fatalf("it is %v", r.Status)
 	}
-	p.eventually("the server has ended", func() bool { return p.do(cache.OpPeek, 0, "a", 0).Status == cache.Refused })
+	p.eventually("the server has ended", func() bool {
+		return p.do(cache.OpPeek, 0, "a", 0).Status == cache.Refused
+	})
 	srv.Start()
 	p.want(p.do(cache.OpTry, cache.Exclusive, "a", tok), cache.Granted)
 }
@@ -89,11 +91,14 @@ func TestStoppedServerIsUnknownThenSettled(t *testing.T) {
 	})
 	srv.Resume()
 	p.settle("a", asked)
-	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
+	p.eventually("the lease is renewed", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done
+	})
 	p.repeated("a")
 }
 
-// unanswered returns the token of an acquire that was sent while the server was stopped, and not answered in time.
+// unanswered returns the token of an acquire that was sent while the server was stopped, and not
+// answered in time.
 func (p *peer) unanswered(key string, stop, resume func()) (token uint64) {
 	p.Helper()
 	p.eventually("it is asked and not answered", func() bool {
@@ -119,7 +124,9 @@ func TestPausedClientsAreUnknownThenSettled(t *testing.T) {
 	for _, mode := range []string{"ALL", "WRITE"} {
 		asked := p.unanswered("a", func() { srv.Do("CLIENT", "PAUSE", "1000", mode) }, func() {})
 		p.settle("a", asked)
-		p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
+		p.eventually("the lease is renewed", func() bool {
+			return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done
+		})
 		p.settle("a", p.repeated("a"))
 	}
 }
@@ -151,7 +158,8 @@ func TestFlushedScriptsAreNotNoticed(t *testing.T) {
 	if err := p.Apply(t.Context(), ops, res); err != nil {
 		t.Error(err)
 	}
-	for i, st := range []cache.Status{cache.Done, cache.Granted, cache.Done, cache.Granted, cache.Done} {
+	for i, st := range []cache.Status{cache.Done, cache.Granted, cache.Done,
+		cache.Granted, cache.Done} {
 		p.want(res[i], st)
 	}
 }
@@ -174,7 +182,8 @@ func TestChangedPasswordKeepsConnectionsAndRefusesNewOnes(t *testing.T) {
 	p.eventually("the connection is gone", func() bool {
 		r := p.do(cache.OpRenew, cache.Exclusive, "a", a)
 		if r.Status == cache.Refused && strings.Contains(r.Err.Error(), "WRONGPASS") {
-			if !strings.Contains(r.Err.Error(), "password_file") || strings.Contains(r.Err.Error(), "first") {
+			if !strings.Contains(r.Err.Error(), "password_file") ||
+				strings.Contains(r.Err.Error(), "first") {
 				t.Errorf("the reason is %v", r.Err)
 			}
 			return true
@@ -202,7 +211,8 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), srv.Addr()) || !strings.Contains(err.Error(), "store URL") {
+	if _, err := redis.Open(t.Context(), cfg); err == nil ||
+		!strings.Contains(err.Error(), srv.Addr()) || !strings.Contains(err.Error(), "store URL") {
 		t.Errorf("opening it: %v", err)
 	}
 	p := lazyPeer(t, srv.URL())
@@ -229,7 +239,9 @@ func TestHintsComeBackAfterARestart(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	srv.Restart()
-	p.eventually("the server is back", func() bool { return p.do(cache.OpTry, cache.Exclusive, "a", p.token()).Status == cache.Granted })
+	p.eventually("the server is back", func() bool {
+		return p.do(cache.OpTry, cache.Exclusive, "a", p.token()).Status == cache.Granted
+	})
 	p.eventually("hints arrive", func() bool {
 		tok := q.token()
 		if q.do(cache.OpJoin, cache.Exclusive, "a", tok).Status == cache.Queued {

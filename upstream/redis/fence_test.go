@@ -31,15 +31,19 @@ func (a *address) leadTo(srv *testserver.Redis) {
 }
 
 // A failover loses the last writes, and the new master's clock is an hour behind. A daemon that was
-// connected to the old master gives a larger fence than the one that is lost, and so does its successor.
+// connected to the old master gives a larger fence than the one that is lost, and so does its
+// successor.
 func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
-	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
+	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared},
+		{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
 		t.Run(op.Mode.String(), func(t *testing.T) {
 			t.Parallel()
 			old := testserver.StartRedis(t, "--repl-diskless-sync-delay", "0")
 			next := testserver.StartRedisFaketime(t, "--replicaof", "127.0.0.1 "+strconv.Itoa(old.Port()))
 			next.JumpClock(-time.Hour)
-			(&peer{T: t}).eventually("the replica follows", func() bool { return next.Info("master_link_status") == "up" })
+			(&peer{T: t}).eventually("the replica follows", func() bool {
+				return next.Info("master_link_status") == "up"
+			})
 			addr := &address{t, filepath.Join(t.TempDir(), "s")}
 			addr.leadTo(old)
 			opened := time.Now()
@@ -86,13 +90,16 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 	}
 }
 
-// A node's clock is days ahead for a while and then behind. The counter of a slot still exists afterwards.
+// A node's clock is days ahead for a while and then behind. The counter of a slot still exists
+// afterwards.
 func TestACounterOfAClusterOutlivesAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedisFaketime(t, "--cluster-enabled", "yes")
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	p := &peer{T: t}
-	p.eventually("the cluster works", func() bool { return srv.Admin().ClusterInfo(t.Context()).Val()[:16] == "cluster_state:ok" })
+	p.eventually("the cluster works", func() bool {
+		return srv.Admin().ClusterInfo(t.Context()).Val()[:16] == "cluster_state:ok"
+	})
 	url := "redis+cluster://" + srv.Addr()
 	p.Store = openStore(t, url)
 	token, last := p.take("k", cache.Exclusive)

@@ -149,7 +149,8 @@ func TestDatabasesAndPrefixesAreApart(t *testing.T) {
 	for i, query := range []string{"", "db=1", "prefix=other:", "prefix="} {
 		p := newPeer(t, srv, query)
 		p.take("k", cache.Exclusive)
-		if n := srv.Do("PUBSUB", "NUMSUB", "locksidecar:hint:"+p.Instance()).([]any)[1]; i == 0 && n == nil {
+		if n := srv.Do("PUBSUB", "NUMSUB", "locksidecar:hint:"+p.Instance()).([]any)[1]; i == 0 &&
+			n == nil {
 			t.Error("nobody listens")
 		}
 	}

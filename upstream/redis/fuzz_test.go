@@ -42,19 +42,23 @@ func reply(b []byte, depth int) (v any, rest []byte) {
 	return list, b
 }
 
-// FuzzAnswer: whatever a server answers to a script, every op ends in one of the ways that there are, and
-// only what is granted has a base.
+// FuzzAnswer: whatever a server answers to a script, every op ends in one of the ways that there
+// are, and only what is granted has a base.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte{1, 7})
 	f.Add([]byte{4 + 5*4, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 3, 1, 100})
 	f.Add([]byte{4 + 5*4, 1, 0, 1, 2, 1, 6, 3 + 5*9, '-', 'R', 'E', 'A', 'D', 'O', 'N', 'L', 'Y'})
 	f.Add([]byte{4 + 5*7, 1, 1, 1, 0, 1, 0, 3 + 5*2, 'f', 'k', 1, 2, 1, 15, 1, 1})
-	f.Add([]byte("\x18\x02\x00\x00\x00\x00\x01\x00\x00\f\x01\x01\x01\"M7\xec\xb5\xdf\a\x13\aN")) // queued for ages
+	// queued for ages
+	f.Add([]byte("\x18\x02\x00\x00\x00\x00\x01\x00\x00\f\x01\x01\x01\"M7\xec\xb5\xdf\a\x13\aN"))
 	f.Add([]byte{4 + 5, 3 + 5*3, 'O', 'O', 'M'})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw}, {Kind: cache.OpRelease},
-			{Kind: cache.OpRenew, Rebase: true}, {Kind: cache.OpDowngrade}, {Kind: cache.OpPeek, Mode: cache.Permit}}
-		x := &batch{store: &Store{fences: upstream.NewFenceClock(nil)}, ops: ops, results: make([]upstream.Result, len(ops))}
+		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw},
+			{Kind: cache.OpRelease},
+			{Kind: cache.OpRenew, Rebase: true}, {Kind: cache.OpDowngrade},
+			{Kind: cache.OpPeek, Mode: cache.Permit}}
+		x := &batch{store: &Store{fences: upstream.NewFenceClock(nil)}, ops: ops,
+			results: make([]upstream.Result, len(ops))}
 		c := &call{pipeline: &pipeline{node: &node{addr: "redis:6379", dialer: &dialer{}}}}
 		for i := range ops {
 			c.ops = append(c.ops, int32(i))
@@ -67,7 +71,8 @@ func FuzzAnswer(f *testing.F) {
 			if r.Status.String() == "" || r.Left < -1 {
 				t.Errorf("%v ends as %+v", ops[i].Kind, r)
 			}
-			if r.Status == cache.Granted && !slices.Contains([]cache.OpKind{cache.OpTry, cache.OpJoin}, ops[i].Kind) {
+			if r.Status == cache.Granted && !slices.Contains([]cache.OpKind{cache.OpTry, cache.OpJoin},
+				ops[i].Kind) {
 				t.Errorf("%v is granted", ops[i].Kind)
 			}
 		}
@@ -77,7 +82,8 @@ func FuzzAnswer(f *testing.F) {
 // FuzzHints: what is published, the map of a cluster, and the place where a list goes on, which a
 // client gives.
 func FuzzHints(f *testing.F) {
-	for _, s := range []string{"fkey", "wkey", "tkey", "F1z key", "Wkey", "", "F", "F key", `{"Node":"a:1","Skip":3}`, `{"Skip":-1}`} {
+	for _, s := range []string{"fkey", "wkey", "tkey", "F1z key", "Wkey", "", "F", "F key",
+		`{"Node":"a:1","Skip":3}`, `{"Skip":-1}`} {
 		f.Add(s, []byte{4 + 5*3, 1, 0, 1, 9, 4 + 5*2, 3 + 5, 'h', 1, 7})
 	}
 	n := &node{addr: "redis:6379"}
@@ -91,7 +97,8 @@ func FuzzHints(f *testing.F) {
 			}
 		}
 		v, _ := reply(b, 0)
-		if r, ok := n.parseRange(v); ok && (len(r.addrs) == 0 || r.from < 0 || r.from > r.to || r.to >= slotCount) {
+		if r, ok := n.parseRange(v); ok && (len(r.addrs) == 0 || r.from < 0 || r.from > r.to ||
+			r.to >= slotCount) {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -50,7 +50,8 @@ func lazyPeer(t *testing.T, url string) *peer {
 func (p *peer) token() uint64 { p.last++; return p.last }
 
 func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
-	res, _ := storetest.Apply(p.Store, upstream.Op{Kind: kind, Mode: mode, Key: key, Token: token, TTL: long})
+	res, _ := storetest.Apply(p.Store, upstream.Op{Kind: kind, Mode: mode, Key: key,
+		Token: token, TTL: long})
 	return res[0]
 }
 
@@ -68,7 +69,8 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine stands still.
+// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine
+// stands still.
 func (p *peer) repeated(key string) (token uint64) {
 	p.Helper()
 	token = p.token()
@@ -85,8 +87,10 @@ func (p *peer) eventually(what string, ok func() bool) {
 func pair(t testing.TB, args ...string) (master, replica *testserver.Redis) {
 	t.Helper()
 	master = testserver.StartRedis(t, append([]string{"--repl-diskless-sync-delay", "0"}, args...)...)
-	replica = testserver.StartRedis(t, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.Port())}, args...)...)
-	for end := time.Now().Add(bound); !strings.Contains(fmt.Sprint(master.Do("INFO", "replication")), ",state=online,") || replica.Info("master_link_status") != "up"; time.Sleep(5 * time.Millisecond) {
+	replica = testserver.StartRedis(t, append([]string{"--replicaof",
+		"127.0.0.1 " + strconv.Itoa(master.Port())}, args...)...)
+	for end := time.Now().Add(bound); !strings.Contains(fmt.Sprint(master.Do("INFO", "replication")),
+		",state=online,") || replica.Info("master_link_status") != "up"; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the replica does not follow")
 		}

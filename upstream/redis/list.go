@@ -72,7 +72,9 @@ func (s *Store) List(
 	}
 	for range scanSteps {
 		// If a node is no longer a master, its remaining names are skipped.
-		i, ok := slices.BinarySearchFunc(nodes, at.Node, func(n *node, addr string) int { return strings.Compare(n.addr, addr) })
+		i, ok := slices.BinarySearchFunc(nodes, at.Node, func(n *node, addr string) int {
+			return strings.Compare(n.addr, addr)
+		})
 		if i == len(nodes) {
 			return locks, "", nil
 		}
@@ -105,7 +107,9 @@ func (s *Store) listedNodes(ctx context.Context) ([]*node, error) {
 	if err := s.cluster.ensureMap(ctx); err != nil {
 		return nil, fmt.Errorf("list locks: %w", err)
 	}
-	nodes := slices.SortedFunc(slices.Values(s.cluster.masterNodes()), func(a, b *node) int { return strings.Compare(a.addr, b.addr) })
+	nodes := slices.SortedFunc(slices.Values(s.cluster.masterNodes()), func(a, b *node) int {
+		return strings.Compare(a.addr, b.addr)
+	})
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("list locks: %w", errors.New("no node of the cluster is known"))
 	}
@@ -121,7 +125,8 @@ func (s *Store) listPage(
 	clock := p.Time(ctx)
 	var scan *goredis.ScanCmd
 	if at.Rest == nil {
-		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*", int64(min(max(room, minScan), maxScan)))
+		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*",
+			int64(min(max(room, minScan), maxScan)))
 	}
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, err
@@ -183,7 +188,8 @@ func (s *Store) queryLock(
 		return s.queryPermits(ctx, p, name, of, now, skip, room)
 	}
 	siblings := s.siblings(name)
-	q := query{name: name, skip: skip, value: p.Get(ctx, name), kind: p.Type(ctx, name), left: goredis.NewIntCmd(ctx, "pttl", name)}
+	q := query{name: name, skip: skip, value: p.Get(ctx, name), kind: p.Type(ctx, name),
+		left: goredis.NewIntCmd(ctx, "pttl", name)}
 	_ = p.Process(ctx, q.left)
 	q.readers = p.ZRangeWithScores(ctx, siblings+"readers:"+name, -maxReaders, -1)
 	q.waiters = p.ZCount(ctx, siblings+"waiters:"+name, "("+strconv.FormatInt(now, 10), "+inf")
@@ -197,7 +203,8 @@ func (q *query) locks(s *Store, now int64) []upstream.Lock {
 		return q.semaphore(s, now)
 	}
 	ms := q.left.Val()
-	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.name, Left: -1, Waiters: -1}
+	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.name,
+		Left: -1, Waiters: -1}
 	if ms >= 0 {
 		lock.Left = ms * int64(time.Millisecond)
 	}

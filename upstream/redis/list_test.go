@@ -28,7 +28,9 @@ func (p *peer) listAll(prefix string, limit int) (all []upstream.Lock) {
 		}
 		all = append(all, locks...)
 		if next == "" {
-			slices.SortFunc(all, func(a, b upstream.Lock) int { return strings.Compare(a.Key+a.Holder, b.Key+b.Holder) })
+			slices.SortFunc(all, func(a, b upstream.Lock) int {
+				return strings.Compare(a.Key+a.Holder, b.Key+b.Holder)
+			})
 			return all
 		}
 		if next == cursor && len(locks) == 0 {
@@ -76,14 +78,16 @@ func TestListShowsHoldersReadersWaitersAndForeignOnes(t *testing.T) {
 					}
 				}
 				holder := strings.NewReplacer(p.Instance(), "p", q.Instance(), "q").Replace(l.Holder)
-				text = append(text, fmt.Sprintf("%s %s %v %s mine=%v foreign=%v left=%v waiters=%d", l.Key, l.Name, l.Mode, holder, l.Mine, l.Foreign, l.Left >= 0, l.Waiters))
+				text = append(text, fmt.Sprintf("%s %s %v %s mine=%v foreign=%v left=%v waiters=%d", l.Key,
+					l.Name, l.Mode, holder, l.Mine, l.Foreign, l.Left >= 0, l.Waiters))
 			}
 			slices.Sort(text)
 			want := []string{
 				"x lock:x exclusive p mine=true foreign=false left=true waiters=1",
 				"xf lock:xf exclusive somebody mine=false foreign=true left=true waiters=0",
 				"xh lock:xh exclusive a hash mine=false foreign=true left=false waiters=0",
-				"xl lock:xl exclusive " + strings.Repeat("ä", 64) + "… mine=false foreign=true left=false waiters=0",
+				"xl lock:xl exclusive " + strings.Repeat("ä",
+					64) + "… mine=false foreign=true left=false waiters=0",
 				"xs lock:xs shared p mine=true foreign=false left=true waiters=0",
 				"xs lock:xs shared q mine=false foreign=false left=true waiters=0",
 				"xx lock:xx exclusive q mine=false foreign=false left=true waiters=0",
@@ -109,7 +113,8 @@ func TestListFindsAllOfManyAndShowsNoSiblings(t *testing.T) {
 		for from := 0; from < n; from += upstream.MaxBatch {
 			var ops []upstream.Op
 			for i := from; i < min(n, from+upstream.MaxBatch); i++ {
-				ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: strconv.Itoa(i), Token: p.token(), TTL: time.Hour})
+				ops = append(ops, upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: strconv.Itoa(i),
+					Token: p.token(), TTL: time.Hour})
 			}
 			res := make([]cache.Result, len(ops))
 			if err := p.Apply(t.Context(), ops, res); err != nil {
@@ -140,7 +145,8 @@ func TestListRefusesWhatItCannotDo(t *testing.T) {
 		t.Error("limit 0 is accepted")
 	}
 	srv.Kill()
-	if _, _, err := p.List(t.Context(), "", "", 10); err == nil || !strings.Contains(err.Error(), srv.Addr()) {
+	if _, _, err := p.List(t.Context(), "", "", 10); err == nil ||
+		!strings.Contains(err.Error(), srv.Addr()) {
 		t.Errorf("without a server: %v", err)
 	}
 }

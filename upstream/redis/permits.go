@@ -35,13 +35,15 @@ func (s *Store) queryPermits(
 ) query {
 	since := "(" + strconv.FormatInt(now, 10)
 	return query{name: of, set: name, skip: skip,
-		permits: p.ZRangeByScoreWithScores(ctx, name, &goredis.ZRangeBy{Min: since, Max: "+inf", Offset: int64(skip), Count: int64(room) + 1}),
+		permits: p.ZRangeByScoreWithScores(ctx, name,
+			&goredis.ZRangeBy{Min: since, Max: "+inf", Offset: int64(skip), Count: int64(room) + 1}),
 		waiters: p.ZCount(ctx, s.siblings(of)+"permitwaiters:"+of, since, "+inf")}
 }
 
 // semaphore reads the replies about a semaphore.
 func (q *query) semaphore(s *Store, now int64) []upstream.Lock {
-	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.set, Mode: cache.Permit, Waiters: -1}
+	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.set,
+		Mode: cache.Permit, Waiters: -1}
 	if q.waiters.Err() == nil {
 		lock.Waiters = int(q.waiters.Val())
 	}

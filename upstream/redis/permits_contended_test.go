@@ -52,7 +52,8 @@ func (p *peer) heard(by *peer) (hs []string) {
 
 func TestAsManyAreToldAsCanCome(t *testing.T) {
 	srv := testserver.StartRedis(t)
-	p, q, r := newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m")
+	p, q, r := newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m"),
+		newPeer(t, srv, "waiter_lease=1m")
 	p.listens(r)
 	q.listens(r)
 	r.listens(q)
@@ -215,11 +216,14 @@ func (m *semModel) step(t *testing.T, ps []*peer, at int, ops []upstream.Op) {
 		default:
 			want = m.release(c, op.Kind)
 		}
-		if r.Status != want || r.Contended != wanted || want == cache.Busy && op.Kind == cache.OpPeek && r.Mode != cache.Permit {
-			t.Fatalf("%v of %v with limit %d is %v (%v, wanted %v), not %v (wanted %v); held %v, queue %v", op.Kind, c, op.Limit, r.Status, r.Err, r.Contended,
+		if r.Status != want || r.Contended != wanted || want == cache.Busy && op.Kind == cache.OpPeek &&
+			r.Mode != cache.Permit {
+			t.Fatalf("%v of %v with limit %d is %v (%v, wanted %v), not %v (wanted %v); held %v, queue %v",
+				op.Kind, c, op.Limit, r.Status, r.Err, r.Contended,
 				want, wanted, m.held, m.queue)
 		}
-		if (want == cache.Busy || want == cache.Queued) && len(m.held) > 0 != (r.Left > 0) || r.Left > int64(long) {
+		if (want == cache.Busy || want == cache.Queued) && len(m.held) > 0 != (r.Left > 0) ||
+			r.Left > int64(long) {
 			t.Fatalf("%v has %d left", want, r.Left)
 		}
 	}
@@ -242,7 +246,8 @@ func TestPermitsAreAsTheModelSays(t *testing.T) {
 				var ops []upstream.Op
 				used := map[uint64]bool{}
 				for range 1 + rnd.IntN(4) {
-					op := permitOp([]cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew, cache.OpRelease, cache.OpWithdraw,
+					op := permitOp([]cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew,
+						cache.OpRelease, cache.OpWithdraw,
 						cache.OpPeek}[rnd.IntN(7)], key, 4, 0)
 					if seed >= 4 { // they do not agree
 						op.Limit += uint32(rnd.IntN(3))

@@ -22,7 +22,9 @@ func TestPermitsEndWithTheirServer(t *testing.T) {
 	last := p.allPermits(held, cache.OpTry, cache.Granted)[2].Base
 	for _, end := range []func(){func() { srv.Kill(); srv.Start() }, func() { srv.Do("FLUSHALL") }} {
 		end()
-		p.eventually("the server is back", func() bool { return p.permit(cache.OpPeek, "k", 0, 0).Status == cache.Done })
+		p.eventually("the server is back", func() bool {
+			return p.permit(cache.OpPeek, "k", 0, 0).Status == cache.Done
+		})
 		p.allPermits(held, cache.OpRenew, cache.NotHeld)
 		p.allPermits(held, cache.OpRelease, cache.NotHeld)
 		p.allPermits(held, cache.OpWithdraw, cache.Done)
@@ -42,16 +44,20 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p, q := newPeer(t, srv, "timeout=500ms"), newPeer(t, srv, "timeout=10s")
-	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", redis.WithInstance(p.Instance()))} // p with more time
+	// p with more time
+	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", redis.WithInstance(p.Instance()))}
 	const limit = 4
 	unknown := func(ops ...upstream.Op) {
 		t.Helper()
 		p.eventually("it is asked and not answered", func() bool {
-			p.eventually("it has a connection", func() bool { return p.try(permitOp(cache.OpPeek, "x", 0, 0))[0].Status == cache.Done })
+			p.eventually("it has a connection", func() bool {
+				return p.try(permitOp(cache.OpPeek, "x", 0, 0))[0].Status == cache.Done
+			})
 			srv.Pause()
 			rs := p.try(ops...)
-			srv.Resume()                                                        // finds it all in its socket
-			if rs[0].Status == cache.Refused && rs[1].Status == cache.Refused { // this process stood still, and sent nothing
+			srv.Resume() // finds it all in its socket
+			// this process stood still, and sent nothing
+			if rs[0].Status == cache.Refused && rs[1].Status == cache.Refused {
 				return false
 			}
 			p.want(rs[0], cache.Unknown)
@@ -79,7 +85,8 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	free(limit - 2)
 	sure.allPermits([]upstream.Op{a, b}, cache.OpTry, cache.Granted)
 	free(limit - 2)
-	end := []upstream.Op{permitOp(cache.OpRelease, "k", limit, a.Token), permitOp(cache.OpWithdraw, "k", limit, b.Token)}
+	end := []upstream.Op{permitOp(cache.OpRelease, "k", limit, a.Token),
+		permitOp(cache.OpWithdraw, "k", limit, b.Token)}
 	unknown(end...)
 	p.eventually("both are gone", func() bool { return q.permit(cache.OpPeek, "k", 0, 0).Status == cache.Done })
 	rs := sure.apply(end...)
@@ -88,7 +95,8 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	free(limit)
 
 	// What did not happen: the server ends with it in its socket.
-	ops := []upstream.Op{permitOp(cache.OpTry, "k", limit, p.token()), permitOp(cache.OpJoin, "k", limit, p.token())}
+	ops := []upstream.Op{permitOp(cache.OpTry, "k", limit, p.token()),
+		permitOp(cache.OpJoin, "k", limit, p.token())}
 	srv.Pause()
 	done := make(chan []cache.Result)
 	go func() { done <- p.try(ops...) }()
@@ -101,7 +109,9 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	}
 	srv.Start()
 	for _, x := range []*peer{q, sure} {
-		x.eventually("the server is back", func() bool { return x.permit(cache.OpPeek, "k", 0, 0).Status == cache.Done })
+		x.eventually("the server is back", func() bool {
+			return x.permit(cache.OpPeek, "k", 0, 0).Status == cache.Done
+		})
 	}
 	free(limit)
 	sure.allPermits(ops, cache.OpTry, cache.Granted)
@@ -121,7 +131,8 @@ func (p *peer) try(ops ...upstream.Op) []cache.Result {
 // semaphore never rests.
 func TestAnOrphanedPermitComesBack(t *testing.T) {
 	srv := testserver.StartRedisFaketime(t)
-	p, q, r := newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m")
+	p, q, r := newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m"),
+		newPeer(t, srv, "waiter_lease=1m")
 	r.listens(q)
 	kept := p.takePermits("k", 3, 1)
 	orphan := permitOp(cache.OpTry, "k", 3, p.token())
@@ -177,7 +188,8 @@ func TestOutOfMemoryKeepsPermits(t *testing.T) {
 	w := q.joinPermits("k", 5, 1)[0]
 	p.takePermits("other", 5, 1)
 	srv.Do("CONFIG", "SET", "maxmemory", "1")
-	for _, op := range []upstream.Op{w, permitOp(cache.OpTry, "k", 9, q.token()), permitOp(cache.OpJoin, "other", 5, q.token()), permitOp(cache.OpTry, "new", 5, q.token())} {
+	for _, op := range []upstream.Op{w, permitOp(cache.OpTry, "k", 9, q.token()),
+		permitOp(cache.OpJoin, "other", 5, q.token()), permitOp(cache.OpTry, "new", 5, q.token())} {
 		r := q.apply(op)[0]
 		q.want(r, cache.Refused)
 		if !errors.Is(r.Err, redis.ErrRefused) || !strings.Contains(r.Err.Error(), "OOM") {
@@ -219,7 +231,9 @@ func TestPermitsThatNoReplicaHas(t *testing.T) {
 	p.want(p.permit(cache.OpTry, "k", 4, p.token()), cache.Busy) // done all the same
 	p.allPermits(held[1:], cache.OpRelease, cache.Done)
 	replica.Resume()
-	p.eventually("the replica follows again", func() bool { return p.apply(asked)[0].Status == cache.Granted })
+	p.eventually("the replica follows again", func() bool {
+		return p.apply(asked)[0].Status == cache.Granted
+	})
 	if n := replica.Admin().ZCard(t.Context(), "locksidecar:{}:permits:lock:k").Val(); n != 3 {
 		t.Errorf("the replica has %d permits", n)
 	}
@@ -230,9 +244,12 @@ func TestFlushedScriptsOfPermitsAreNotNoticed(t *testing.T) {
 	p := newPeer(t, srv, "")
 	held := p.takePermits("k", 5, 2)
 	srv.Do("SCRIPT", "FLUSH")
-	rs := p.apply(permitOp(cache.OpPeek, "k", 0, 0), permitOp(cache.OpTry, "k", 5, p.token()), permitOp(cache.OpRelease, "k", 5, held[0].Token),
-		permitOp(cache.OpRenew, "k", 5, held[1].Token), upstream.Op{Kind: cache.OpTry, Key: "k", Token: p.token(), TTL: long})
-	for i, want := range []cache.Status{cache.Busy, cache.Granted, cache.Done, cache.Done, cache.Granted} {
+	rs := p.apply(permitOp(cache.OpPeek, "k", 0, 0), permitOp(cache.OpTry, "k", 5, p.token()),
+		permitOp(cache.OpRelease, "k", 5, held[0].Token),
+		permitOp(cache.OpRenew, "k", 5, held[1].Token),
+		upstream.Op{Kind: cache.OpTry, Key: "k", Token: p.token(), TTL: long})
+	for i, want := range []cache.Status{cache.Busy, cache.Granted, cache.Done, cache.Done,
+		cache.Granted} {
 		p.want(rs[i], want)
 	}
 }
@@ -240,7 +257,8 @@ func TestFlushedScriptsOfPermitsAreNotNoticed(t *testing.T) {
 func TestHoldersKeepTheirPermitsWhileTheSlotIsOnItsWay(t *testing.T) {
 	t.Parallel()
 	h := begin(t)
-	p, q := onCluster(t, h.RedisCluster, "timeout=5s&waiter_lease=1m"), onCluster(t, h.RedisCluster, "timeout=5s&waiter_lease=1m")
+	p, q := onCluster(t, h.RedisCluster, "timeout=5s&waiter_lease=1m"),
+		onCluster(t, h.RedisCluster, "timeout=5s&waiter_lease=1m")
 	held := p.takePermits("{t}k", 4, 4)
 	gone := p.takePermits("{t}gone", 4, 2)
 	free := p.takePermits("{t}free", 4, 1)
@@ -254,7 +272,8 @@ func TestHoldersKeepTheirPermitsWhileTheSlotIsOnItsWay(t *testing.T) {
 	h.start()
 	for i := range len(names) + 1 {
 		p.allPermits(held, cache.OpRenew, cache.Done)
-		for _, op := range []upstream.Op{w, permitOp(cache.OpTry, "{t}k", 4, q.token()), permitOp(cache.OpTry, "{t}free", 4, q.token()),
+		for _, op := range []upstream.Op{w, permitOp(cache.OpTry, "{t}k", 4, q.token()),
+			permitOp(cache.OpTry, "{t}free", 4, q.token()),
 			permitOp(cache.OpJoin, "{t}none", 4, q.token())} {
 			st := q.apply(op)[0].Status
 			if ok := st == cache.Refused || i == 0 && st != cache.Unknown; !ok {
@@ -266,7 +285,8 @@ func TestHoldersKeepTheirPermitsWhileTheSlotIsOnItsWay(t *testing.T) {
 		}
 	}
 	p.allPermits(gone[:1], cache.OpRelease, cache.Done)
-	p.want(p.apply(permitOp(cache.OpRelease, "{t}gone", 4, gone[0].Token))[0], cache.Refused) // it could be queued
+	// it could be queued
+	p.want(p.apply(permitOp(cache.OpRelease, "{t}gone", 4, gone[0].Token))[0], cache.Refused)
 	p.want(p.apply(permitOp(cache.OpRenew, "{t}gone", 4, gone[0].Token))[0], cache.NotHeld)
 	h.MoveKeys(h.slot, h.from, h.to)
 	h.EndMove(h.slot, h.from, h.to)

@@ -14,7 +14,8 @@ import (
 )
 
 // tries asks for n permits in batches, and returns those that it gets.
-func (p *peer) tries(key string, limit uint32, n int, ttl time.Duration) (got []upstream.Op, bases []uint64) {
+func (p *peer) tries(key string, limit uint32, n int, ttl time.Duration) (got []upstream.Op,
+	bases []uint64) {
 	p.Helper()
 	for n > 0 {
 		var ops []upstream.Op
@@ -226,7 +227,8 @@ func (s *siege) more(n int64) {
 	from := s.grants.Load()
 	for end := time.Now().Add(bound); s.grants.Load() < from+n; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			s.t.Fatalf("only %d grants, %d unknown, %d refused", s.grants.Load()-from, s.unknown.Load(), s.refused.Load())
+			s.t.Fatalf("only %d grants, %d unknown, %d refused", s.grants.Load()-from, s.unknown.Load(),
+				s.refused.Load())
 		}
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// permitStorm is a storm of daemons that take, renew and give back permits of one semaphore. It counts
-// the permits that are valid at the same time.
+// permitStorm is a storm of daemons that take, renew and give back permits of one semaphore. It
+// counts the permits that are valid at the same time.
 type permitStorm struct {
 	*storm
 	key    string
@@ -65,7 +65,8 @@ func (s *permitStorm) daemon(n int, st *redis.Store) {
 		}
 		var ops []upstream.Op
 		for token, p := range tokens {
-			op := upstream.Op{Mode: cache.Permit, Key: s.key, Token: token, TTL: permitTTL, Limit: uint32(s.limit)}
+			op := upstream.Op{Mode: cache.Permit, Key: s.key, Token: token, TTL: permitTTL,
+				Limit: uint32(s.limit)}
 			switch {
 			case p.ending:
 				op.Kind = cache.OpWithdraw
@@ -93,7 +94,8 @@ func (s *permitStorm) daemon(n int, st *redis.Store) {
 }
 
 // answered records a result. It reports whether the token is no longer in use.
-func (s *permitStorm) answered(id permitID, p *permitState, kind cache.OpKind, r cache.Result, sent time.Time) (over bool) {
+func (s *permitStorm) answered(id permitID, p *permitState, kind cache.OpKind, r cache.Result,
+	sent time.Time) (over bool) {
 	switch {
 	case kind == cache.OpRenew && r.Status == cache.NotHeld:
 		s.t.Errorf("a permit that is held was lost")
@@ -152,8 +154,9 @@ func (s *permitStorm) gone(id permitID) {
 	delete(s.ends, id)
 }
 
-// A slot moves between three nodes again and again, key by key, while daemons take locks and permits in
-// it. No lock has two holders, no semaphore has too many, no two permits share a fence, none is lost.
+// A slot moves between three nodes again and again, key by key, while daemons take locks and
+// permits in it. No lock has two holders, no semaphore has too many, no two permits share a fence,
+// none is lost.
 func TestASlotMovesManyTimesUnderLocksAndPermits(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)
@@ -190,6 +193,7 @@ func TestASlotMovesManyTimesUnderLocksAndPermits(t *testing.T) {
 		t.Errorf("%d overlaps", locks.overlaps.Load())
 	}
 	if permits.most < permits.limit {
-		t.Errorf("at most %d permits of %d were held at once: too little load", permits.most, permits.limit)
+		t.Errorf("at most %d permits of %d were held at once: too little load",
+			permits.most, permits.limit)
 	}
 }

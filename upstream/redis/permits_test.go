@@ -35,7 +35,8 @@ func (p *peer) takePermits(key string, limit uint32, n int) (ops []upstream.Op) 
 }
 
 // allPermits does one thing with permits, in batches.
-func (p *peer) allPermits(ops []upstream.Op, kind cache.OpKind, want cache.Status) (rs []cache.Result) {
+func (p *peer) allPermits(ops []upstream.Op, kind cache.OpKind,
+	want cache.Status) (rs []cache.Result) {
 	p.Helper()
 	for part := range slices.Chunk(ops, upstream.MaxBatch) {
 		for i := range part {
@@ -64,14 +65,16 @@ func TestPermitsStandWhereTheLayoutSays(t *testing.T) {
 				if c.Slot(name) != slot {
 					t.Errorf("%s is in another slot", name)
 				}
-				if ttl := c.Owner(slot).Admin().PTTL(t.Context(), name).Val(); ttl <= 0 || ttl > long+2*time.Second {
+				if ttl := c.Owner(slot).Admin().PTTL(t.Context(), name).Val(); ttl <= 0 ||
+					ttl > long+2*time.Second {
 					t.Errorf("%s ends in %v", name, ttl)
 				}
 			}
 			if c.Owner(slot).Do("EXISTS", prefix+key) != int64(0) {
 				t.Errorf("there is a lock %s", prefix+key)
 			}
-			if l := p.listAll(key, 10); len(l) != 2 || l[0].Key != key || l[0].Mode != cache.Permit || !l[0].Mine || l[0].Waiters != 1 || l[0].Left <= 0 {
+			if l := p.listAll(key, 10); len(l) != 2 || l[0].Key != key || l[0].Mode != cache.Permit ||
+				!l[0].Mine || l[0].Waiters != 1 || l[0].Left <= 0 {
 				t.Errorf("the list is %v", l)
 			}
 		}
@@ -140,7 +143,8 @@ func TestASemaphoreLastsAsLongAsItsLongestPermit(t *testing.T) {
 	p := newPeer(t, srv, "")
 	const name = "locksidecar:{}:permits:lock:k"
 	least := time.Duration(0)
-	for _, d := range []time.Duration{time.Second, time.Hour, time.Minute, 2 * time.Hour, time.Second} {
+	for _, d := range []time.Duration{time.Second, time.Hour, time.Minute,
+		2 * time.Hour, time.Second} {
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpTry} {
 			op := permitOp(kind, "k", 100, p.last)
 			if op.TTL = d; kind != cache.OpRenew {
@@ -150,7 +154,8 @@ func TestASemaphoreLastsAsLongAsItsLongestPermit(t *testing.T) {
 				t.Fatal(st)
 			}
 			least = max(least, d)
-			if ttl := srv.Admin().PTTL(t.Context(), name).Val(); ttl < least-10*time.Second || ttl > least+2*time.Second {
+			if ttl := srv.Admin().PTTL(t.Context(), name).Val(); ttl < least-10*time.Second ||
+				ttl > least+2*time.Second {
 				t.Errorf("after %v with %v it ends in %v", kind, d, ttl)
 			}
 		}
@@ -161,10 +166,13 @@ func TestWhatIsNoPermitIsRefused(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "")
 	srv.Do("SET", "locksidecar:{}:permits:lock:f", "somebody's")
-	for _, op := range []upstream.Op{permitOp(cache.OpTry, "k", 0, 1), permitOp(cache.OpJoin, "k", 0, 1), permitOp(cache.OpDowngrade, "k", 1, 1),
-		permitOp(cache.OpTry, "f", 1, 1), permitOp(cache.OpJoin, "f", 1, 1), permitOp(cache.OpRenew, "f", 1, 1), permitOp(cache.OpRelease, "f", 1, 1),
+	for _, op := range []upstream.Op{permitOp(cache.OpTry, "k", 0, 1),
+		permitOp(cache.OpJoin, "k", 0, 1), permitOp(cache.OpDowngrade, "k", 1, 1),
+		permitOp(cache.OpTry, "f", 1, 1), permitOp(cache.OpJoin, "f", 1, 1),
+		permitOp(cache.OpRenew, "f", 1, 1), permitOp(cache.OpRelease, "f", 1, 1),
 		permitOp(cache.OpPeek, "f", 1, 0)} {
-		rs := p.apply(permitOp(cache.OpTry, "before", 1000, p.token()), op, permitOp(cache.OpTry, "behind", 1000, p.token()))
+		rs := p.apply(permitOp(cache.OpTry, "before", 1000, p.token()), op,
+			permitOp(cache.OpTry, "behind", 1000, p.token()))
 		p.want(rs[0], cache.Granted)
 		p.want(rs[1], cache.Refused)
 		p.want(rs[2], cache.Granted)

@@ -102,7 +102,8 @@ func (b *batch) assemble(from int) {
 		if c.loadScripts && !pl.loads {
 			pl.loads = true
 			for j := range scripts {
-				pl.cmds = append(pl.cmds, goredis.NewStringCmd(context.Background(), "script", "load", scripts[j].source))
+				pl.cmds = append(pl.cmds, goredis.NewStringCmd(context.Background(), "script", "load",
+					scripts[j].source))
 			}
 		}
 		if c.asking {
@@ -132,7 +133,8 @@ func (b *batch) pipelineTo(n *node, from int) *pipeline {
 		}
 	}
 	some := min(len(b.calls), 32)
-	b.pipelines = append(b.pipelines, &pipeline{node: n, calls: make([]int32, 0, some), cmds: make([]goredis.Cmder, 0, some)})
+	b.pipelines = append(b.pipelines, &pipeline{node: n, calls: make([]int32, 0, some),
+		cmds: make([]goredis.Cmder, 0, some)})
 	return b.pipelines[len(b.pipelines)-1]
 }
 
@@ -297,5 +299,6 @@ func (b *batch) split(at int32) {
 
 // needsReplicas reports whether the result must be on the replicas.
 func needsReplicas(kind cache.OpKind, st cache.Status) bool {
-	return st == cache.Granted || st == cache.Done && (kind == cache.OpRenew || kind == cache.OpDowngrade)
+	return st == cache.Granted || st == cache.Done &&
+		(kind == cache.OpRenew || kind == cache.OpDowngrade)
 }

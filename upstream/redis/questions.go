@@ -44,7 +44,8 @@ func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 		return
 	}
 	for i, q := range qs {
-		s.sendMessage(q.Daemon + " " + questionMark + s.instance + " " + strconv.FormatUint(first+uint64(i), 10) + " " + q.Encode(s.cfg.Prefix))
+		s.sendMessage(q.Daemon + " " + questionMark + s.instance + " " +
+			strconv.FormatUint(first+uint64(i), 10) + " " + q.Encode(s.cfg.Prefix))
 	}
 	limit, cancel := context.WithTimeout(ctx, upstream.AnswerTime)
 	defer cancel()
@@ -118,10 +119,12 @@ func (s *Store) answerQuestion(text string) {
 	_, err := strconv.ParseUint(number, 10, 64)
 	q, ok := upstream.ParseQuestion(text)
 	f := s.heldFor.Load()
-	if err != nil || !ok || f == nil || !upstream.ValidInstance(instance) || len(s.messageQueue) >= maxAnswers {
+	if err != nil || !ok || f == nil || !upstream.ValidInstance(instance) ||
+		len(s.messageQueue) >= maxAnswers {
 		return
 	}
 	if q.Key, ok = strings.CutPrefix(q.Key, s.cfg.Prefix); ok {
-		s.sendMessage(instance + " " + answerMark + number + " " + upstream.EncodeAnswer((*f)(q.Key, q.Mode, q.Tokens)))
+		s.sendMessage(instance + " " + answerMark + number + " " + upstream.EncodeAnswer((*f)(q.Key,
+			q.Mode, q.Tokens)))
 	}
 }

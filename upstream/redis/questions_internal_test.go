@@ -8,11 +8,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// One host is asked far more than it can answer while the server does not take messages. Hints, by which locks are
-// handed on, are not lost for it, and are sent first.
+// One host is asked far more than it can answer while the server does not take messages. Hints, by
+// which locks are handed on, are not lost for it, and are sent first.
 func TestQuestionsDoNotCrowdOutHints(t *testing.T) {
-	s := &Store{cfg: Config{Prefix: "lock:"}, hintQueue: make(chan string, hintBuffer), messageQueue: make(chan string, 2*maxAnswers)}
-	s.Answer(func(_ string, _ cache.Mode, tokens []uint64) []int64 { return make([]int64, len(tokens)) })
+	s := &Store{cfg: Config{Prefix: "lock:"}, hintQueue: make(chan string, hintBuffer),
+		messageQueue: make(chan string, 2*maxAnswers)}
+	s.Answer(func(_ string, _ cache.Mode, tokens []uint64) []int64 {
+		return make([]int64, len(tokens))
+	})
 	asker := upstream.NewInstance()
 	for i := range 10 * hintBuffer {
 		s.receiveMessage(questionMark + asker + " " + fmt.Sprint(i) + " l,1 lock:k")
@@ -45,7 +48,8 @@ func TestQuestionsDoNotCrowdOutHints(t *testing.T) {
 	}
 }
 
-// The successor of a daemon has the same instance id, and hears the answers to questions of its predecessor.
+// The successor of a daemon has the same instance id, and hears the answers to questions of its
+// predecessor.
 func TestAnAnswerToThePredecessorIsNotTakenForOneToTheSuccessor(t *testing.T) {
 	question := func() []*upstream.Question { return []*upstream.Question{{Daemon: upstream.NewInstance()}} }
 	var predecessor, successor questions

@@ -11,7 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A host that hears nothing asks nothing: it would wait for answers that it cannot hear, and mute those that give them.
+// A host that hears nothing asks nothing: it would wait for answers that it cannot hear, and mute
+// those that give them.
 func TestAHostWithoutItsChannelAsksNothing(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	holder, hears := newPeer(t, srv, ""), newPeer(t, srv, "")
@@ -25,7 +26,8 @@ func TestAHostWithoutItsChannelAsksNothing(t *testing.T) {
 	holder.take("unsubscribed", cache.Exclusive)
 	holder.take("hears", cache.Exclusive)
 	srv.Do("ACL", "SETUSER", "unsubscribed", "on", ">pw", "~*", "resetchannels", "+@all")
-	cfg, err := redis.Parse(strings.Replace(srv.URL(), "redis://", "redis://unsubscribed:pw@", 1) + "?timeout=10s")
+	cfg, err := redis.Parse(strings.Replace(srv.URL(), "redis://", "redis://unsubscribed:pw@",
+		1) + "?timeout=10s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +48,9 @@ func TestAHostWithoutItsChannelAsksNothing(t *testing.T) {
 	if l := ask(unsubscribed, "unsubscribed"); l.Held > 0 {
 		t.Errorf("%+v", l)
 	}
-	hears.eventually("another host gets an answer", func() bool { return ask(hears.Store, "hears").Held > 0 })
+	hears.eventually("another host gets an answer", func() bool {
+		return ask(hears.Store, "hears").Held > 0
+	})
 	if n := asked.Load(); n != 0 {
 		t.Errorf("the holder was asked %d times", n)
 	}

@@ -20,7 +20,8 @@ func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 		srv               *testserver.Redis
 	}{
 		{"standalone", srv.URL() + "?", "locksidecar:{}:", srv},
-		{"cluster", c.URL() + "?", strings.TrimSuffix(redis.FenceName(c.Slot("{k}")), "fence"), c.Owner(c.Slot("{k}"))},
+		{"cluster", c.URL() + "?", strings.TrimSuffix(redis.FenceName(c.Slot("{k}")), "fence"),
+			c.Owner(c.Slot("{k}"))},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			peerOf := func() *peer { return &peer{T: t, Store: openStore(t, k.url+"waiter_lease=2s")} }
@@ -73,7 +74,8 @@ func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 					p.want(p.do(cache.OpRelease, 0, key, held), cache.Done)
 					r.want(r.do(cache.OpTry, cache.Exclusive, key, r.token()), cache.Busy)
 				}
-				r.want(r.do(cache.OpTry, cache.Exclusive, key, r.token()), cache.Busy) // it is free, and not for us
+				// it is free, and not for us
+				r.want(r.do(cache.OpTry, cache.Exclusive, key, r.token()), cache.Busy)
 				barge()
 				// A counter that was lost, or that is ahead, loses no mark.
 				k.srv.Do("DEL", k.beside+"fence")

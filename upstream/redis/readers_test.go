@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A reader of a host replaces an earlier one of the same host, whose release is pending and which was the only
-// reader. The set of readers ends by itself, as the lock does.
+// A reader of a host replaces an earlier one of the same host, whose release is pending and which
+// was the only reader. The set of readers ends by itself, as the lock does.
 func TestTheSetOfReadersEndsIfItsOnlyReaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedis(t)

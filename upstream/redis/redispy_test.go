@@ -29,7 +29,8 @@ func startRedispy(t *testing.T, srv *testserver.Redis) *redispy {
 		python = "python3"
 	}
 	if out, err := exec.Command(python, "-c", "import redis").CombinedOutput(); err != nil {
-		t.Skipf("%s has no redis-py (LOCKSIDECAR_TEST_PYTHON names one that has): %v: %s", python, err, out)
+		t.Skipf("%s has no redis-py (LOCKSIDECAR_TEST_PYTHON names one that has): %v: %s",
+			python, err, out)
 	}
 	cmd := exec.Command(python, "testdata/redispy_peer.py", srv.URL())
 	in, err := cmd.StdinPipe()
@@ -184,7 +185,9 @@ func TestRedisPyFindsItsLockLostAfterItsEnd(t *testing.T) {
 	py.send("try", "a", "lock:k", 0.1)
 	py.says(true)
 	tok := p.token()
-	p.eventually("its lock is over", func() bool { return p.do(cache.OpTry, cache.Exclusive, "k", tok).Status == cache.Granted })
+	p.eventually("its lock is over", func() bool {
+		return p.do(cache.OpTry, cache.Exclusive, "k", tok).Status == cache.Granted
+	})
 	py.send("release", "a")
 	py.says("LockNotOwnedError")
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "k", tok), cache.Done)

@@ -61,7 +61,8 @@ func TestOutOfMemoryRefusesAcquiresAndKeepsLeases(t *testing.T) {
 
 func (p *peer) rebase(key string, token uint64) cache.Result {
 	res := make([]cache.Result, 1)
-	_ = p.Apply(p.Context(), []upstream.Op{{Kind: cache.OpRenew, Rebase: true, Key: key, Token: token, TTL: long}}, res)
+	_ = p.Apply(p.Context(), []upstream.Op{{Kind: cache.OpRenew, Rebase: true, Key: key, Token: token,
+		TTL: long}}, res)
 	if res[0].Base == 0 {
 		p.Error("there is no new base")
 	}
@@ -94,7 +95,8 @@ func TestReplicaRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg); !errors.Is(err, redis.ErrServer) || !strings.Contains(err.Error(), "replica") {
+	if _, err := redis.Open(t.Context(), cfg); !errors.Is(err, redis.ErrServer) ||
+		!strings.Contains(err.Error(), "replica") {
 		t.Errorf("opening it: %v", err)
 	}
 	// A new connection is looked at before anything is sent on it.
@@ -104,7 +106,9 @@ func TestReplicaRefuses(t *testing.T) {
 		return r.Status == cache.Refused && errors.Is(r.Err, redis.ErrServer)
 	})
 	srv.Do("REPLICAOF", "NO", "ONE")
-	p.eventually("leases are renewed again", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "a", a).Status == cache.Done })
+	p.eventually("leases are renewed again", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "a", a).Status == cache.Done
+	})
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "b", b), cache.Done)
 	p.take("c", cache.Exclusive)
 }
@@ -141,7 +145,8 @@ func TestServerOfAClusterIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg); !errors.Is(err, redis.ErrServer) || !strings.Contains(err.Error(), "cluster") {
+	if _, err := redis.Open(t.Context(), cfg); !errors.Is(err, redis.ErrServer) ||
+		!strings.Contains(err.Error(), "cluster") {
 		t.Errorf("opening it: %v", err)
 	}
 }
@@ -165,8 +170,10 @@ func TestForeignTypeAtAKeyIsBusyAndTouchesNoNeighbour(t *testing.T) {
 			kind cache.OpKind
 			mode cache.Mode
 			want cache.Status
-		}{{cache.OpTry, cache.Exclusive, cache.Busy}, {cache.OpTry, cache.Shared, cache.Busy}, {cache.OpRelease, 0, cache.NotHeld},
-			{cache.OpRenew, 0, cache.NotHeld}, {cache.OpDowngrade, 0, cache.NotHeld}, {cache.OpPeek, 0, cache.Busy}, {cache.OpWithdraw, 0, cache.Done}} {
+		}{{cache.OpTry, cache.Exclusive, cache.Busy}, {cache.OpTry, cache.Shared, cache.Busy},
+			{cache.OpRelease, 0, cache.NotHeld},
+			{cache.OpRenew, 0, cache.NotHeld}, {cache.OpDowngrade, 0, cache.NotHeld},
+			{cache.OpPeek, 0, cache.Busy}, {cache.OpWithdraw, 0, cache.Done}} {
 			add(c.want, c.kind, c.mode, key)
 			add(cache.Granted, cache.OpTry, cache.Mode(i%2), key+c.kind.String()+c.mode.String())
 		}
@@ -178,7 +185,8 @@ func TestForeignTypeAtAKeyIsBusyAndTouchesNoNeighbour(t *testing.T) {
 	_ = p.Apply(t.Context(), ops, res)
 	for i := range ops {
 		if res[i].Status != want[i] {
-			t.Errorf("%v %v of %s is %v (%v), not %v", ops[i].Kind, ops[i].Mode, ops[i].Key, res[i].Status, res[i].Err, want[i])
+			t.Errorf("%v %v of %s is %v (%v), not %v", ops[i].Kind, ops[i].Mode, ops[i].Key, res[i].Status,
+				res[i].Err, want[i])
 		}
 	}
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "string", p.token()), cache.Queued)

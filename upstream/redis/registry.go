@@ -101,7 +101,8 @@ func (s *Store) Holders(
 		now := clock.UnixMilli()
 		p := n.client.Pipeline()
 		l := s.queryLock(ctx, p, at, now, 0, limit)
-		if _, err := p.Exec(ctx); err != nil && (!isReply(err) || strings.HasPrefix(err.Error(), "MOVED ")) {
+		if _, err := p.Exec(ctx); err != nil && (!isReply(err) ||
+			strings.HasPrefix(err.Error(), "MOVED ")) {
 			return err
 		}
 		locks = l.locks(s, now)

@@ -136,8 +136,9 @@ func (b *batch) possible(i int32, code int64) bool {
 
 // success is the status of ops that the reply does not mention.
 var success = [...]cache.Status{
-	cache.OpTry: cache.Granted, cache.OpJoin: cache.Granted, cache.OpWithdraw: cache.Done, cache.OpRelease: cache.Done,
-	cache.OpRenew: cache.Done, cache.OpDowngrade: cache.Done, cache.OpPeek: cache.Done,
+	cache.OpTry: cache.Granted, cache.OpJoin: cache.Granted, cache.OpWithdraw: cache.Done,
+	cache.OpRelease: cache.Done,
+	cache.OpRenew:   cache.Done, cache.OpDowngrade: cache.Done, cache.OpPeek: cache.Done,
 }
 
 // The flags of a code in a reply, above the status. slow.lua has the same.
@@ -176,7 +177,8 @@ func (b *batch) setResult(i int32, code, left int64) {
 func (b *batch) finish(c *call) {
 	for _, i := range c.ops {
 		op, r := &b.ops[i], &b.results[i]
-		if r.Status != cache.Granted && !(r.Status == cache.Done && op.Kind == cache.OpRenew && op.Rebase) {
+		if r.Status != cache.Granted && !(r.Status == cache.Done &&
+			op.Kind == cache.OpRenew && op.Rebase) {
 			r.Base = 0
 		}
 		if op.Kind == cache.OpWithdraw && r.Status == cache.NotHeld {

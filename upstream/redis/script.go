@@ -59,9 +59,10 @@ var scripts = [scriptCount]script{
 
 	scriptPermit:        {name: "permit", fence: true, grants: true, permit: true},
 	scriptPermitRelease: {name: "permitrelease", queued: true, permit: true},
-	scriptPermitRenew:   {name: "permitrenew", queued: true, grants: true, permit: true}, // as scriptRenew
-	scriptPermitPeek:    {name: "permitpeek", permit: true},
-	scriptPermitMoving:  {name: "permitmoving", grants: true, permit: true},
+	// as scriptRenew
+	scriptPermitRenew:  {name: "permitrenew", queued: true, grants: true, permit: true},
+	scriptPermitPeek:   {name: "permitpeek", permit: true},
+	scriptPermitMoving: {name: "permitmoving", grants: true, permit: true},
 }
 
 // makeScripts puts the scripts together. OpenLazy calls it, because few programs use Redis.

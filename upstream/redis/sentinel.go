@@ -38,7 +38,8 @@ type sentinel struct {
 func newSentinel(s *Store) *sentinel {
 	t := &sentinel{store: s}
 	cfg := s.cfg
-	cfg.User, cfg.Password, cfg.PasswordFile, cfg.DB = cfg.SentinelUser, "", cfg.SentinelPasswordFile, 0
+	cfg.User, cfg.Password, cfg.PasswordFile, cfg.DB = cfg.SentinelUser, "",
+		cfg.SentinelPasswordFile, 0
 	cfg.TLS.On = cfg.TLS.On && !cfg.SentinelPlain
 	for _, addr := range cfg.Hosts {
 		c := cfg
@@ -119,7 +120,8 @@ func (t *sentinel) learn(a masterAnswer) string {
 	}
 	if a.addr != t.latest.addr && t.latest.addr != "" {
 		t.store.log.Warn("the master has changed",
-			zap.String("master", t.store.cfg.Master), zap.String("from", t.latest.addr), zap.String("to", a.addr))
+			zap.String("master", t.store.cfg.Master), zap.String("from", t.latest.addr),
+			zap.String("to", a.addr))
 		t.store.single.dialer.retire()
 	}
 	t.latest, t.latestAt = a, now
@@ -208,7 +210,8 @@ func (t *sentinel) watch(ctx context.Context, n *node) {
 		return receive(ctx, ps, func(m any) error {
 			if _, ok := m.(*goredis.Subscription); ok {
 				up() // The master may have changed before the subscription.
-			} else if m, ok := m.(*goredis.Message); !ok || !strings.HasPrefix(m.Payload, t.store.cfg.Master+" ") {
+			} else if m, ok := m.(*goredis.Message); !ok || !strings.HasPrefix(m.Payload,
+				t.store.cfg.Master+" ") {
 				return nil
 			}
 			if a := n.askMaster(ctx, t.store.cfg.Master); a.err == nil {

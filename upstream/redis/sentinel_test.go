@@ -45,7 +45,9 @@ func TestBehindSentinel(t *testing.T) {
 			})
 		}
 		w := q.token()
-		q.eventually("the other host is there too", func() bool { return q.do(cache.OpJoin, 0, "a", w).Status == cache.Queued })
+		q.eventually("the other host is there too", func() bool {
+			return q.do(cache.OpJoin, 0, "a", w).Status == cache.Queued
+		})
 		p.want(p.do(cache.OpRelease, 0, "a", a), cache.Done)
 		r := q.do(cache.OpJoin, 0, "a", w)
 		q.want(r, cache.Granted)
@@ -81,7 +83,9 @@ func TestBehindSentinel(t *testing.T) {
 		for _, s := range c.Sentinels {
 			s.Resume()
 		}
-		p.eventually("it is renewed again", func() bool { return p.do(cache.OpRenew, 0, "demoted", a).Status == cache.Done })
+		p.eventually("it is renewed again", func() bool {
+			return p.do(cache.OpRenew, 0, "demoted", a).Status == cache.Done
+		})
 	})
 	t.Run("one sentinel is enough, and a silent one no trouble", func(t *testing.T) {
 		c.Sentinels[0].Kill()
@@ -97,7 +101,8 @@ func TestBehindSentinel(t *testing.T) {
 			s.Kill()
 		}
 		p.want(p.do(cache.OpRenew, 0, "none", a), cache.Done)
-		if _, err := openURL(t, c.URL()); err == nil || !strings.Contains(err.Error(), "sentinel at "+c.Sentinels[2].Addr()) {
+		if _, err := openURL(t, c.URL()); err == nil ||
+			!strings.Contains(err.Error(), "sentinel at "+c.Sentinels[2].Addr()) {
 			t.Errorf("opening it: %v", err)
 		}
 	})
@@ -126,7 +131,8 @@ func wrongSentinels(t *testing.T, c *testserver.RedisSentinel) {
 
 func TestSentinelsHaveAPasswordOfTheirOwn(t *testing.T) {
 	master := testserver.StartRedis(t)
-	sentinel := testserver.StartRedisConf(t, fmt.Sprintf("sentinel monitor main 127.0.0.1 %d 1\n", master.Port()), "--sentinel")
+	sentinel := testserver.StartRedisConf(t, fmt.Sprintf("sentinel monitor main 127.0.0.1 %d 1\n",
+		master.Port()), "--sentinel")
 	sentinel.Do("ACL", "SETUSER", "asker", "on", ">geheim", "~*", "&*", "+@all")
 	sentinel.Do("ACL", "SETUSER", "default", "resetpass", ">falsch")
 	file := filepath.Join(t.TempDir(), "pw")
@@ -141,7 +147,8 @@ func TestSentinelsHaveAPasswordOfTheirOwn(t *testing.T) {
 	p.take("k", cache.Exclusive)
 	for _, query := range []string{"", "?sentinel_password_file=" + file} {
 		_, err := openURL(t, url+query)
-		if err == nil || !strings.Contains(err.Error(), "sentinel_password_file") || strings.Contains(err.Error(), "geheim") {
+		if err == nil || !strings.Contains(err.Error(), "sentinel_password_file") ||
+			strings.Contains(err.Error(), "geheim") {
 			t.Errorf("%s: %v", query, err)
 		}
 	}
@@ -154,14 +161,17 @@ func TestSentinelAndClusterOverTLS(t *testing.T) {
 	authority.Issue("client")
 	file := authority.File
 	tls := func(port string) []string {
-		return []string{"--tls-port", port, "--tls-ca-cert-file", file("ca.crt"), "--tls-cert-file", file("server.crt"),
+		return []string{"--tls-port", port, "--tls-ca-cert-file", file("ca.crt"), "--tls-cert-file",
+			file("server.crt"),
 			"--tls-key-file", file("server.key"), "--tls-replication", "yes"}
 	}
 	query := "?ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" + file("client.key")
 	masterPort, sentinelPort, nodePort := unusedPort(t), unusedPort(t), unusedPort(t)
 	testserver.StartRedis(t, tls(masterPort)...)
-	sentinel := testserver.StartRedisConf(t, "sentinel monitor main 127.0.0.1 "+masterPort+" 1\n", append(tls(sentinelPort), "--sentinel")...)
-	node := testserver.StartRedis(t, append(tls(nodePort), "--tls-cluster", "yes", "--cluster-enabled", "yes", "--cluster-port", unusedPort(t))...)
+	sentinel := testserver.StartRedisConf(t, "sentinel monitor main 127.0.0.1 "+masterPort+" 1\n",
+		append(tls(sentinelPort), "--sentinel")...)
+	node := testserver.StartRedis(t, append(tls(nodePort), "--tls-cluster", "yes", "--cluster-enabled",
+		"yes", "--cluster-port", unusedPort(t))...)
 	node.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	for _, url := range []string{
 		"rediss+sentinel://127.0.0.1:" + sentinelPort + "/main" + query,
@@ -175,7 +185,8 @@ func TestSentinelAndClusterOverTLS(t *testing.T) {
 				t.Fatalf("%s: it is %v (%v)", url, last.Status, last.Err)
 			}
 		}
-		if _, err := openURL(t, strings.Replace(url, "ca="+file("ca.crt"), "server_name=x", 1)); err == nil || !strings.Contains(err.Error(), "certificate") {
+		if _, err := openURL(t, strings.Replace(url, "ca="+file("ca.crt"), "server_name=x",
+			1)); err == nil || !strings.Contains(err.Error(), "certificate") {
 			t.Errorf("with an authority that it does not know: %v", err)
 		}
 	}

@@ -12,7 +12,8 @@ func TestSlotsAreRedisOwn(t *testing.T) {
 	// CLUSTER KEYSLOT's answers; TestSlotsAreTheServersOwn asks a real one.
 	for name, want := range map[string]uint16{
 		"": 0, "123456789": 12739, "foo": 12182, "{foo}bar": 12182, "x{foo}{bar}": 12182,
-		"lock:{user1000}.following": 3443, "{user1000}.followers": 3443, "foo{{bar}}zap": 4015, "{bar": 4015,
+		"lock:{user1000}.following": 3443, "{user1000}.followers": 3443,
+		"foo{{bar}}zap": 4015, "{bar": 4015,
 	} {
 		if got := slotOf("", name); got != want {
 			t.Errorf("%q is in slot %d, not %d", name, got, want)

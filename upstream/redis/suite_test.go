@@ -31,7 +31,9 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 	if cfg.Timeout == redis.DefaultTimeout { // a busy machine stands still for longer
 		cfg.Timeout = 5 * time.Second
 	}
-	s := storetest.Opened(t, func() (*redis.Store, error) { return redis.Open(t.Context(), cfg, opts...) })
+	s := storetest.Opened(t, func() (*redis.Store, error) {
+		return redis.Open(t.Context(), cfg, opts...)
+	})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -59,20 +61,22 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 	if !strings.Contains(url, "?") {
 		url += "?"
 	}
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, url, prefix) }, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Residue: func(t testing.TB, prefix string) []string {
-		var left []string
-		for _, srv := range servers() {
-			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
-				if strings.Contains(k, prefix) {
-					left = append(left, k)
-				} else if srv.Admin().PTTL(t.Context(), k).Val() == -1 && !strings.HasSuffix(k, ":fence") {
-					left = append(left, k+" for ever")
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, url, prefix) },
+		storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"),
+			Server: theServer(servers()), Residue: func(t testing.TB, prefix string) []string {
+				var left []string
+				for _, srv := range servers() {
+					for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
+						if strings.Contains(k, prefix) {
+							left = append(left, k)
+						} else if srv.Admin().PTTL(t.Context(), k).Val() == -1 && !strings.HasSuffix(k, ":fence") {
+							left = append(left, k+" for ever")
+						}
+					}
 				}
-			}
-		}
-		slices.Sort(left)
-		return left
-	}})
+				slices.Sort(left)
+				return left
+			}})
 }
 
 // theServer is the one that faults are made at; nil when there are several, whose
@@ -110,7 +114,8 @@ func TestConformanceBehindSentinel(t *testing.T) {
 	t.Parallel()
 	// The suite stops the master for moments: no reason to fail over, however long a
 	// busy machine makes them.
-	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+testserver.MasterName+" 60000")
+	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+
+		testserver.MasterName+" 60000")
 	conform(t, c.URL(), func() []*testserver.Redis { return []*testserver.Redis{c.Master()} })
 }
 

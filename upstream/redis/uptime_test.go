@@ -17,7 +17,8 @@ func TestAServerThatRestartedDoesNotVoteUntilItIsOldEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Hour)); err == nil || !strings.Contains(err.Error(), "does not vote for another 1h0m") {
+	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Hour)); err == nil ||
+		!strings.Contains(err.Error(), "does not vote for another 1h0m") {
 		t.Fatalf("opening a store that asks for an hour: %v", err)
 	}
 	s, err := redis.OpenLazy(cfg, redis.MinUptime(time.Second))
@@ -30,7 +31,8 @@ func TestAServerThatRestartedDoesNotVoteUntilItIsOldEnough(t *testing.T) {
 		t.Helper()
 		p.eventually("it votes", func() bool {
 			r := p.do(cache.OpTry, cache.Exclusive, "a", p.token())
-			if r.Status == cache.Refused && s.RunID() != "" && !strings.Contains(r.Err.Error(), "does not vote") {
+			if r.Status == cache.Refused && s.RunID() != "" &&
+				!strings.Contains(r.Err.Error(), "does not vote") {
 				t.Errorf("refused for another reason: %v", r.Err)
 			}
 			return r.Status == cache.Granted
@@ -58,7 +60,8 @@ func TestAServerThatHidesItsUptimeDoesNotVote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Second)); err == nil || !strings.Contains(err.Error(), "does not say since when") {
+	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Second)); err == nil ||
+		!strings.Contains(err.Error(), "does not say since when") {
 		t.Errorf("opening: %v", err)
 	}
 	s, err := redis.Open(t.Context(), cfg)

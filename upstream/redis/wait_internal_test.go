@@ -34,7 +34,8 @@ func TestAcknowledgementsAreCounted(t *testing.T) {
 		l.aofReply.SetVal(c.answer)
 		l.aofReply.SetErr(c.err)
 		s.readWait(l)
-		if (l.unconfirmed == nil) != c.enough || l.unconfirmed != nil && !errors.Is(l.unconfirmed, ErrAcks) {
+		if (l.unconfirmed == nil) != c.enough || l.unconfirmed != nil &&
+			!errors.Is(l.unconfirmed, ErrAcks) {
 			t.Errorf("%v of %v: %v", c.answer, c.aof, l.unconfirmed)
 		}
 	}
@@ -52,7 +53,8 @@ func TestAcknowledgementsAreCounted(t *testing.T) {
 }
 
 func TestServersAreJudgedByTheSettings(t *testing.T) {
-	fine := serverInfo{version: "7.2.0", mode: "standalone", role: "master", policy: "noeviction", aof: "1"}
+	fine := serverInfo{version: "7.2.0", mode: "standalone", role: "master",
+		policy: "noeviction", aof: "1"}
 	for _, c := range []struct {
 		cfg    Config
 		change func(*serverInfo)
@@ -73,7 +75,8 @@ func TestServersAreJudgedByTheSettings(t *testing.T) {
 		v := fine
 		c.change(&v)
 		err := (&Store{cfg: c.cfg}).checkServer(v)
-		if (err == nil) != (c.says == "") || err != nil && (!errors.Is(err, ErrServer) || !strings.Contains(err.Error(), c.says)) {
+		if (err == nil) != (c.says == "") || err != nil &&
+			(!errors.Is(err, ErrServer) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%+v with %v: %v", v, c.cfg.WaitAOF, err)
 		}
 	}

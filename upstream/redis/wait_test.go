@@ -49,7 +49,8 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 	} {
 		r := p.do(c.kind, c.mode, c.key, c.token)
 		p.want(r, c.want)
-		if c.want == cache.Unknown && (!errors.Is(r.Err, redis.ErrAcks) || !strings.Contains(r.Err.Error(), "wait_replicas")) {
+		if c.want == cache.Unknown && (!errors.Is(r.Err, redis.ErrAcks) ||
+			!strings.Contains(r.Err.Error(), "wait_replicas")) {
 			t.Errorf("the reason is %v", r.Err)
 		}
 		if r.Status == cache.Unknown && r.Base != 0 {
@@ -60,8 +61,12 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 	q.want(q.do(cache.OpTry, cache.Exclusive, "new", q.token()), cache.Busy)
 	p.want(p.do(cache.OpWithdraw, cache.Exclusive, "new", asked), cache.Done)
 	replica.Resume()
-	p.eventually("the replica follows again", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "ex", ex).Status == cache.Done })
-	p.eventually("it grants again", func() bool { return p.do(cache.OpTry, cache.Exclusive, "new", p.token()).Status == cache.Granted })
+	p.eventually("the replica follows again", func() bool {
+		return p.do(cache.OpRenew, cache.Exclusive, "ex", ex).Status == cache.Done
+	})
+	p.eventually("it grants again", func() bool {
+		return p.do(cache.OpTry, cache.Exclusive, "new", p.token()).Status == cache.Granted
+	})
 	if replica.Admin().Get(t.Context(), "lock:new").Val() == "" {
 		t.Error("the replica does not have what was granted")
 	}
@@ -70,7 +75,8 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 // impatient is the same daemon with less time for replicas.
 func (p *peer) impatient(srv *testserver.Redis) *peer {
 	p.Helper()
-	return &peer{T: p.T, Store: open(p, srv, "wait_replicas=1&wait_timeout=100ms&timeout=10s", redis.WithInstance(p.Instance())), last: p.last}
+	return &peer{T: p.T, Store: open(p, srv, "wait_replicas=1&wait_timeout=100ms&timeout=10s",
+		redis.WithInstance(p.Instance())), last: p.last}
 }
 
 func TestARenewalLaneWaitsOnItsOwnConnection(t *testing.T) {
@@ -81,7 +87,8 @@ func TestARenewalLaneWaitsOnItsOwnConnection(t *testing.T) {
 	p := newPeer(t, master, "wait_replicas=1&wait_timeout=9s&timeout=10s")
 	var ops []upstream.Op
 	for i := range 200 {
-		ops = append(ops, upstream.Op{Kind: cache.OpTry, Key: strings.Repeat("k", i+1), Token: p.token(), TTL: long})
+		ops = append(ops, upstream.Op{Kind: cache.OpTry, Key: strings.Repeat("k", i+1),
+			Token: p.token(), TTL: long})
 	}
 	for _, r := range p.apply(ops...) {
 		p.want(r, cache.Granted)
@@ -129,7 +136,8 @@ func TestAServerTooOldForWAITAOFIsRefusedAtStart(t *testing.T) {
 	}
 	for _, query := range []string{"wait_aof=local", "wait_aof=1", "wait_aof=local,1"} {
 		_, err := openURL(t, srv.URL()+"?"+query)
-		if !errors.Is(err, redis.ErrServer) || !strings.Contains(err.Error(), "wait_aof") || !strings.Contains(err.Error(), "7.2") {
+		if !errors.Is(err, redis.ErrServer) || !strings.Contains(err.Error(), "wait_aof") ||
+			!strings.Contains(err.Error(), "7.2") {
 			t.Errorf("%s: %v", query, err)
 		}
 	}

@@ -99,7 +99,8 @@ func (c *call) begin() {
 	for i := range c.ops {
 		op, v := &c.ops[i], &c.votes[i]
 		v.kind, v.nodes, v.asked = op.Kind, len(s.nodes), allNodes(len(s.nodes))
-		if op.TTL > s.cfg.MaxTTL && op.Kind != cache.OpPeek && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw {
+		if op.TTL > s.cfg.MaxTTL && op.Kind != cache.OpPeek && op.Kind != cache.OpRelease &&
+			op.Kind != cache.OpWithdraw {
 			c.refuse(i, fmt.Errorf("redlock: a TTL of %v is longer than max_ttl, %v, which "+
 				"restarted nodes wait out", op.TTL, s.cfg.MaxTTL))
 			continue

@@ -36,7 +36,8 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	plain := start(t, 1)
 	all := append(plain, c...)
 	secret := strings.Replace(all.url("timeout=2s"), "//", "//:hunter3@", 1)
-	if msg := fails(t, secret); !strings.Contains(msg, c[0].Addr()) || !strings.Contains(msg, c[1].Addr()) ||
+	if msg := fails(t, secret); !strings.Contains(msg, c[0].Addr()) ||
+		!strings.Contains(msg, c[1].Addr()) ||
 		!strings.Contains(msg, "password") || strings.Contains(msg, "hunter") {
 		t.Errorf("a wrong password: %s", msg)
 	}
@@ -45,12 +46,14 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	two := append(start(t, 1), plain[0], c[0])
 	p := newPeer(t, two.url("timeout=2s"), redlock.WithLogger(zap.New(core)))
 	p.take("k", cache.Exclusive)
-	if n := logs.FilterMessage("node does not vote").FilterField(zap.String("node", c[0].Addr())).Len(); n == 0 {
+	if n := logs.FilterMessage("node does not vote").FilterField(zap.String("node",
+		c[0].Addr())).Len(); n == 0 {
 		t.Errorf("the logs say %v", logs.All())
 	}
 	plain[0].Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
 	evicts := append(start(t, 1, "--maxmemory-policy", "allkeys-lru"), plain[0], c[0])
-	if msg := fails(t, evicts.url("timeout=2s")); !strings.Contains(msg, "maxmemory-policy") || !strings.Contains(msg, "allow_eviction") {
+	if msg := fails(t, evicts.url("timeout=2s")); !strings.Contains(msg, "maxmemory-policy") ||
+		!strings.Contains(msg, "allow_eviction") {
 		t.Errorf("nodes that evict: %s", msg)
 	}
 	if msg := fails(t, "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?timeout=1s"); !strings.Contains(msg, "127.0.0.1:2") {
@@ -60,7 +63,8 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redlock.OpenLazy(cfg, member); err == nil || !strings.Contains(err.Error(), "/nowhere") {
+	if _, err := redlock.OpenLazy(cfg, member); err == nil ||
+		!strings.Contains(err.Error(), "/nowhere") {
 		t.Errorf("a password file that is not there: %v", err)
 	}
 }
@@ -75,7 +79,8 @@ func TestAnOpThatNobodyTakesIsRefusedAndTheStoreIsNotDown(t *testing.T) {
 	soon(t, "the third node answers before the others have decided", func() bool {
 		a := p.token()
 		b = p.token()
-		res, err = p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: a, TTL: long, Floor: cache.MaxBase},
+		res, err = p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: a, TTL: long,
+			Floor: cache.MaxBase},
 			upstream.Op{Kind: cache.OpTry, Key: "b", Token: b, TTL: long})
 		p.want(res[1], cache.Granted)
 		if res[0].Status == cache.Unknown {
@@ -117,7 +122,8 @@ func TestTLS(t *testing.T) {
 		}
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 		_ = l.Close()
-		start(t, 1, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", crt, "--tls-key-file", key)
+		start(t, 1, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", crt,
+			"--tls-key-file", key)
 		hosts = append(hosts, "127.0.0.1:"+port)
 	}
 	url := "redlocks://" + strings.Join(hosts, ",") + "?timeout=5s"

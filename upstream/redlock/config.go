@@ -57,7 +57,8 @@ type Config struct {
 func Parse(raw string) (Config, error) {
 	c := Config{Prefix: DefaultPrefix, Drift: DefaultDrift}
 	u, err := storeurl.Parse(raw, storeurl.Spec{
-		Schemes: []string{"redlock"}, Secure: []string{"redlocks"}, Port: "6379", Timeout: DefaultTimeout, NeedsPassword: true,
+		Schemes: []string{"redlock"}, Secure: []string{"redlocks"}, Port: "6379", Timeout: DefaultTimeout,
+		NeedsPassword: true,
 		Params: map[string]func(string) error{
 			"prefix":         storeurl.Text(&c.Prefix),
 			"max_ttl":        storeurl.Duration(&c.MaxTTL, time.Second, 24*time.Hour),

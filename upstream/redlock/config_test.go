@@ -54,7 +54,8 @@ func TestParseUnderstands(t *testing.T) {
 }
 
 func TestTheLongestTTLIsTheCallersUnlessTheURLSaysIt(t *testing.T) {
-	for url, want := range map[string]time.Duration{"redlock://a,b,c": time.Hour, "redlock://a,b,c?max_ttl=5m": 5 * time.Minute} {
+	for url, want := range map[string]time.Duration{"redlock://a,b,c": time.Hour,
+		"redlock://a,b,c?max_ttl=5m": 5 * time.Minute} {
 		cfg, err := redlock.Parse(url)
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +94,8 @@ func TestParseRefusesAndSaysWhat(t *testing.T) {
 		"redlock://" + strings.Repeat("a,", 16) + "a": "duplicate",
 	} {
 		_, err := redlock.Parse(url)
-		if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {
+		if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), says) ||
+			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

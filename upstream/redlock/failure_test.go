@@ -169,7 +169,8 @@ func TestThreeOfFiveDownIsDown(t *testing.T) {
 			if st := res[0].Status; st != cache.Refused && st != cache.Unknown || res[0].Err == nil {
 				t.Errorf("%s: %v is %v (%v)", what, op.Kind, st, res[0].Err)
 			}
-			if !errors.Is(err, upstream.ErrDown) || !errors.Is(err, redlock.ErrNoQuorum) || !strings.Contains(err.Error(), c[0].Addr()) {
+			if !errors.Is(err, upstream.ErrDown) || !errors.Is(err, redlock.ErrNoQuorum) ||
+				!strings.Contains(err.Error(), c[0].Addr()) {
 				t.Errorf("%s: the error is %v", what, err)
 			}
 			if op.Kind == cache.OpTry || op.Kind == cache.OpJoin {
@@ -187,7 +188,9 @@ func TestThreeOfFiveDownIsDown(t *testing.T) {
 	for _, s := range c[:3] {
 		s.Resume()
 	}
-	soon(t, "the lease is renewed", func() bool { return p.do(cache.OpRenew, 0, "held", tok).Status == cache.Done })
+	soon(t, "the lease is renewed", func() bool {
+		return p.do(cache.OpRenew, 0, "held", tok).Status == cache.Done
+	})
 	p.settled()
 	soon(t, "nothing else is left", func() bool { return len(c.residue(t, "lock:a")) == 0 })
 	for _, s := range c[:3] {
@@ -252,7 +255,8 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redlock.Open(t.Context(), cfg, agedMember); err == nil || !strings.Contains(err.Error(), "does not vote for another") {
+	if _, err := redlock.Open(t.Context(), cfg, agedMember); err == nil ||
+		!strings.Contains(err.Error(), "does not vote for another") {
 		t.Fatalf("opening servers that have just started: %v", err)
 	}
 	s, err := redlock.OpenLazy(cfg, agedMember)
@@ -273,7 +277,8 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 	c[0].Start()
 	n := 0
 	for {
-		r := p.op(upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("b", n), Token: p.token(), TTL: time.Second})
+		r := p.op(upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("b", n), Token: p.token(),
+			TTL: time.Second})
 		if r.Status == cache.Granted {
 			break
 		}
@@ -320,7 +325,8 @@ func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
 	c[1].Pause()
 	defer c[1].Resume()
 	// Readers are let in side by side, so that server would vote for one of them twice.
-	if r := p.op(upstream.Op{Kind: cache.OpTry, Key: "a", Mode: cache.Shared, Token: p.token(), TTL: time.Minute}); r.Status == cache.Granted {
+	if r := p.op(upstream.Op{Kind: cache.OpTry, Key: "a", Mode: cache.Shared, Token: p.token(),
+		TTL: time.Minute}); r.Status == cache.Granted {
 		t.Error("one server was a quorum")
 	}
 }
@@ -328,13 +334,15 @@ func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
 func TestTwoNodesThatAreOneServerAreRefused(t *testing.T) {
 	t.Parallel()
 	c := start(t, 2)
-	url := "redlock://" + c[0].Addr() + "," + c[1].Addr() + "," + strings.Replace(c[0].Addr(), "127.0.0.1", "localhost", 1)
+	url := "redlock://" + c[0].Addr() + "," + c[1].Addr() + "," + strings.Replace(c[0].Addr(),
+		"127.0.0.1", "localhost", 1)
 	cfg, err := redlock.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	slow := cfg
-	slow.Timeout = 20 * time.Second // a node that does not say in time who it is has no vote, and is no reason not to open
+	// a node that does not say in time who it is has no vote, and is no reason not to open
+	slow.Timeout = 20 * time.Second
 	if _, err := redlock.Open(t.Context(), slow, member); !errors.Is(err, redlock.ErrSameServer) {
 		t.Errorf("opening: %v", err)
 	}

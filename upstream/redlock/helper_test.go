@@ -49,7 +49,8 @@ func (p *peer) apply(ops ...upstream.Op) ([]upstream.Result, error) {
 	return p.applyIn(p.Info().Timeout, ops...)
 }
 
-// failing carries out ops that end by the nodes' timeouts, however long this process stands still meanwhile.
+// failing carries out ops that end by the nodes' timeouts, however long this process stands still
+// meanwhile.
 func (p *peer) failing(ops ...upstream.Op) ([]upstream.Result, error) {
 	return p.applyIn(bound, ops...)
 }
@@ -92,7 +93,8 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine stands still.
+// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine
+// stands still.
 func (p *peer) repeated(key string, mode cache.Mode) (token uint64) {
 	p.Helper()
 	token = p.token()

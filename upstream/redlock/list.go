@@ -44,7 +44,9 @@ func (s *Store) List(
 		}
 		l.prefix, l.at, l.locks = prefix, time.Now(), locks
 	}
-	from, found := slices.BinarySearchFunc(l.locks, cursor, func(x upstream.Lock, c string) int { return cmp.Compare(place(&x), c) })
+	from, found := slices.BinarySearchFunc(l.locks, cursor, func(x upstream.Lock, c string) int {
+		return cmp.Compare(place(&x), c)
+	})
 	if found {
 		from++
 	}
@@ -69,7 +71,8 @@ func (s *Store) gather(ctx context.Context, prefix string) ([]upstream.Lock, err
 		return err
 	})
 	silent := countErrors(errs)
-	if err := errors.Join(errs...); err != nil && (silent == len(s.nodes) || ctx.Err() != nil || s.ctx.Err() != nil || errors.Is(err, errTooMany)) {
+	if err := errors.Join(errs...); err != nil &&
+		(silent == len(s.nodes) || ctx.Err() != nil || s.ctx.Err() != nil || errors.Is(err, errTooMany)) {
 		return nil, err
 	}
 	return s.merge(each, errs), nil

@@ -51,10 +51,12 @@ func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 			mode cache.Mode
 			on   string
 		}{{"a:1", cache.Exclusive, "(on 4 of 5 nodes)"}, {"a:2", cache.Shared, "(on 5 of 5 nodes)"},
-			{"a:2", cache.Shared, "(on 5 of 5 nodes)"}, {"a:3", cache.Exclusive, "orphan (on 1 of 5 nodes)"}} {
+			{"a:2", cache.Shared, "(on 5 of 5 nodes)"},
+			{"a:3", cache.Exclusive, "orphan (on 1 of 5 nodes)"}} {
 			x := locks[i]
 			if x.Key != want.key || x.Mode != want.mode || !strings.HasSuffix(x.Holder, want.on) ||
-				x.Foreign != (x.Key == "a:3") || x.Left <= 0 || x.Left > int64(long) || x.Name != "lock:"+x.Key {
+				x.Foreign != (x.Key == "a:3") || x.Left <= 0 || x.Left > int64(long) ||
+				x.Name != "lock:"+x.Key {
 				t.Errorf("%+v, want %+v", x, want)
 			}
 		}
@@ -72,7 +74,8 @@ func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 	for _, s := range c[:4] {
 		s.Kill()
 	}
-	if _, _, err := p.List(t.Context(), "", "", 10); err == nil || !strings.Contains(err.Error(), c[0].Addr()) {
+	if _, _, err := p.List(t.Context(), "", "", 10); err == nil ||
+		!strings.Contains(err.Error(), c[0].Addr()) {
 		t.Errorf("of no node at all: %v", err)
 	}
 }
@@ -94,7 +97,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 	before := p.Connections()
 	c[1].Kill()
 	p.take("other", cache.Exclusive)
-	soon(t, "they are fewer without a node", func() bool { return counted() && p.Connections() < before })
+	soon(t, "they are fewer without a node", func() bool {
+		return counted() && p.Connections() < before
+	})
 	s := p.Store
 	p.end()
 	if n := s.Connections(); n != 0 {

@@ -28,7 +28,8 @@ func (c cluster) proxied(t *testing.T, query string) (xs []*faultproxy.Proxy, ur
 
 func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 	t.Parallel()
-	for _, dir := range []faultproxy.Dir{faultproxy.ToClient, faultproxy.ToServer} { // it happened, and it did not
+	// it happened, and it did not
+	for _, dir := range []faultproxy.Dir{faultproxy.ToClient, faultproxy.ToServer} {
 		c := start(t, 5)
 		xs, url := c.proxied(t, "timeout=400ms")
 		p, q := newPeer(t, url), newPeer(t, c.url(patient))
@@ -48,7 +49,9 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 			tok = p.token()
 			res, err = p.failing(upstream.Op{Kind: cache.OpTry, Key: "a", Token: tok, TTL: long},
 				upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held, TTL: long})
-			return !slices.ContainsFunc(res, func(r upstream.Result) bool { return r.Status == cache.Refused })
+			return !slices.ContainsFunc(res, func(r upstream.Result) bool {
+				return r.Status == cache.Refused
+			})
 		})
 		for _, r := range res {
 			if r.Status != cache.Unknown || r.Err == nil {
@@ -68,9 +71,12 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 			st := p.do(cache.OpRelease, 0, "held", held).Status
 			return st == cache.NotHeld || st == cache.Done
 		})
-		soon(t, "the late withdrawal is answered", func() bool { return p.do(cache.OpWithdraw, 0, "a", tok).Status == cache.Done })
+		soon(t, "the late withdrawal is answered", func() bool {
+			return p.do(cache.OpWithdraw, 0, "a", tok).Status == cache.Done
+		})
 		if a, h := c.standing("a"), c.standing("held"); a < 3 || h < 3 {
-			t.Errorf("late requests of one host took the other's lease from nodes: it stands on %d and %d", a, h)
+			t.Errorf("late requests of one host took the other's lease from nodes: it stands on %d and %d",
+				a, h)
 		}
 	}
 }

@@ -72,7 +72,8 @@ func TestNobodyHoldsBesideAnotherAndBasesRise(t *testing.T) {
 		})
 	}
 	t.Log(counts)
-	for _, what := range []string{"granted", "renewed", "rebased", "downgraded", "released", "unknown", "busy", "restart", "pause"} {
+	for _, what := range []string{"granted", "renewed", "rebased", "downgraded", "released", "unknown",
+		"busy", "restart", "pause"} {
 		if counts[what] == 0 && to-from > 50 {
 			t.Errorf("nothing was ever %s", what)
 		}
@@ -84,7 +85,8 @@ func newSim(t *testing.T, seed uint64) *sim {
 		writer: map[string]uint64{}, all: map[string]uint64{}, counts: map[string]int{}}
 	n := 3 + 2*s.rnd.IntN(2)
 	for i := range n {
-		s.srvs = append(s.srvs, &server{name: fmt.Sprint("n", i), start: time.Now(), began: time.Now().Add(-time.Hour),
+		s.srvs = append(s.srvs, &server{name: fmt.Sprint("n", i), start: time.Now(),
+			began: time.Now().Add(-time.Hour),
 			locks: map[string]*simLock{}, skew: time.Duration(s.rnd.Int64N(int64(simMaxTTL - 100*time.Millisecond)))})
 	}
 	return s
@@ -145,7 +147,9 @@ func (s *sim) instance(name string, f faults, rnd *rand.Rand) {
 	i := 0
 	st, err := redlock.OpenLazy(cfg, func(redlock.Member) (upstream.Store, error) {
 		i++
-		return &link{srv: s.srvs[i-1], instance: name, rnd: rand.New(rand.NewPCG(s.seed, uint64(100*i)+uint64(name[1]))), mu: &s.rmu, faults: f, wg: &s.world}, nil
+		return &link{srv: s.srvs[i-1], instance: name,
+			rnd: rand.New(rand.NewPCG(s.seed, uint64(100*i)+uint64(name[1]))), mu: &s.rmu, faults: f,
+			wg: &s.world}, nil
 	}, redlock.WithSeed(s.seed))
 	if err != nil {
 		s.t.Error(err)
@@ -179,7 +183,8 @@ func (d *daemon) apply(op upstream.Op) (r upstream.Result, sent time.Time) {
 	_ = d.store.Apply(ctx, []upstream.Op{op}, res)
 	d.floor = max(d.floor, res[0].Base)
 	if d.trace {
-		d.t.Logf("%v to %v: %s %v %v %s token %d ttl %v: %v base %d (%v)", sent.Sub(d.srvs[0].start), time.Since(d.srvs[0].start), d.name, op.Kind, op.Mode, op.Key, op.Token,
+		d.t.Logf("%v to %v: %s %v %v %s token %d ttl %v: %v base %d (%v)", sent.Sub(d.srvs[0].start),
+			time.Since(d.srvs[0].start), d.name, op.Kind, op.Mode, op.Key, op.Token,
 			op.TTL, res[0].Status, res[0].Base, res[0].Err)
 	}
 	return res[0], sent
@@ -195,7 +200,8 @@ func (d *daemon) sleep(most time.Duration) { time.Sleep(time.Duration(d.rnd.Int6
 // turn wants a key, has it for a while, and gives it back.
 func (d *daemon) turn() {
 	d.token++
-	op := upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(d.rnd.IntN(3) / 2), Key: string(rune('a' + d.rnd.IntN(2))), Token: d.token,
+	op := upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(d.rnd.IntN(3) / 2),
+		Key: string(rune('a' + d.rnd.IntN(2))), Token: d.token,
 		TTL: time.Duration(d.rnd.Int64N(int64(simMaxTTL-500*time.Millisecond))) + 500*time.Millisecond}
 	if d.rnd.IntN(2) == 0 {
 		op.Kind = cache.OpJoin
@@ -311,7 +317,8 @@ func (d *daemon) enter(key string, t *tenure, base uint64) bool {
 // conflictsLocked looks for somebody else who believes to hold key.
 func (d *daemon) conflictsLocked(key string, t *tenure) {
 	for _, o := range d.held[key] {
-		if o != t && time.Now().Before(o.until) && (o.mode == cache.Exclusive || t.mode == cache.Exclusive) {
+		if o != t && time.Now().Before(o.until) && (o.mode == cache.Exclusive ||
+			t.mode == cache.Exclusive) {
 			d.wrongLocked("%s holds %s in mode %v beside %s (%v)", t.who, key, t.mode, o.who, o.mode)
 		}
 	}

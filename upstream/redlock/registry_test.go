@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 )
 
-// The note of a holder names the nodes that do not have its lease, and those that do not answer. A node
-// that does not answer counts as agreeing.
+// The note of a holder names the nodes that do not have its lease, and those that do not answer. A
+// node that does not answer counts as agreeing.
 func TestANoteNamesTheNodesThatDisagree(t *testing.T) {
 	c := start(t, 5)
 	p := newPeer(t, c.url(patient), redlock.WithGrace(bound))

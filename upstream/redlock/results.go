@@ -181,7 +181,8 @@ func (c *call) updateLease(i int) *lease {
 		return nil
 	case cache.OpTry, cache.OpJoin:
 		l.obsolete = r.Status != cache.Granted
-		l.reusable = r.Status == cache.Queued || r.Status == cache.Unknown || r.Status == cache.Refused && l.reusable
+		l.reusable = r.Status == cache.Queued || r.Status == cache.Unknown ||
+			r.Status == cache.Refused && l.reusable
 		if !l.obsolete {
 			l.until = max(l.until, until)
 		}
@@ -227,7 +228,8 @@ func (h healings) add(c *call, i int, now int64) {
 		if at.job == nil {
 			at.job = &job{n: n, lane: laneBackground}
 		}
-		at.job.put(upstream.Op{Kind: cache.OpTry, Mode: v.lease.mode, Key: op.Key, Token: v.lease.number, TTL: s.nodeTTL(op.TTL),
+		at.job.put(upstream.Op{Kind: cache.OpTry, Mode: v.lease.mode, Key: op.Key, Token: v.lease.number,
+			TTL:   s.nodeTTL(op.TTL),
 			Floor: max(op.Floor, v.base)}, part{lease: v.lease})
 	}
 }

@@ -108,7 +108,9 @@ func (c *call) worthWaiting() bool {
 
 // overdueLocked reports whether n has not answered calls that were abandoned.
 func (n *node) overdueLocked() bool {
-	return slices.ContainsFunc(n.running, func(j *job) bool { return j.call == nil && j.lane != laneBackground })
+	return slices.ContainsFunc(n.running, func(j *job) bool {
+		return j.call == nil && j.lane != laneBackground
+	})
 }
 
 // collectAnswers counts the answers that have arrived.
@@ -130,7 +132,9 @@ func (c *call) collectAnswers() {
 				c.nodeErrs[n] = r.Err
 			}
 			if p.stage == v.stage {
-				if p.lease != nil && p.lease.lateRelease.has(n) && (r.Status == cache.Granted || v.kind != cache.OpRelease && v.kind != cache.OpWithdraw && r.Status == cache.Done) {
+				if p.lease != nil && p.lease.lateRelease.has(n) &&
+					(r.Status == cache.Granted || v.kind != cache.OpRelease && v.kind != cache.OpWithdraw &&
+						r.Status == cache.Done) {
 					r.Status = cache.Unknown // a late release may end it there at any time
 				}
 				v.count(n, r)

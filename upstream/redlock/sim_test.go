@@ -76,7 +76,8 @@ func (l *link) Apply(ctx context.Context, ops []upstream.Op, results []upstream.
 	ops = append([]upstream.Op(nil), ops...)
 	if !l.srv.reachable() { // nothing can be sent
 		for i := range results {
-			results[i] = upstream.Result{Status: cache.Refused, Left: -1, Err: fmt.Errorf("no connection to %s", l.srv.name)}
+			results[i] = upstream.Result{Status: cache.Refused, Left: -1,
+				Err: fmt.Errorf("no connection to %s", l.srv.name)}
 		}
 		return upstream.ErrDown
 	}
@@ -102,7 +103,8 @@ func (l *link) Apply(ctx context.Context, ops []upstream.Op, results []upstream.
 		return nil
 	case <-ctx.Done():
 		for i := range results {
-			results[i] = upstream.Result{Left: -1, Err: fmt.Errorf("no answer from %s: %w", l.srv.name, ctx.Err())}
+			results[i] = upstream.Result{Left: -1, Err: fmt.Errorf("no answer from %s: %w",
+				l.srv.name, ctx.Err())}
 		}
 		return fmt.Errorf("%w: %w", upstream.ErrDown, ctx.Err())
 	}
@@ -266,7 +268,8 @@ func (s *server) restart(young time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.aged = young
-	s.locks, s.counter, s.began, s.resume, s.gone = map[string]*simLock{}, 0, time.Now(), time.Time{}, false
+	s.locks, s.counter, s.began, s.resume, s.gone = map[string]*simLock{}, 0, time.Now(),
+		time.Time{}, false
 	s.runs++
 }
 

@@ -76,7 +76,8 @@ func OpenLazy(
 	cfg Config, member func(Member) (upstream.Store, error), opts ...Option,
 ) (*Store, error) {
 	start := time.Now()
-	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) }, grace: graceMin,
+	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) },
+		grace:  graceMin,
 		wakeup: make(chan struct{}, 1), releaserDone: make(chan struct{}), leases: map[leaseID]*lease{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	for _, o := range opts {
@@ -107,7 +108,8 @@ func (s *Store) Instance() string { return s.instance }
 
 // Info describes the store.
 func (s *Store) Info() upstream.Info {
-	return upstream.Info{Name: "redlock", Safety: "best-effort", MinTTL: max(time.Second, 2*s.cfg.Timeout),
+	return upstream.Info{Name: "redlock", Safety: "best-effort",
+		MinTTL: max(time.Second, 2*s.cfg.Timeout),
 		Rebase: true, Timeout: 3 * s.cfg.Timeout}
 }
 

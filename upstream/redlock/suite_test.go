@@ -39,7 +39,8 @@ func (c cluster) all() *storetest.Server {
 			}
 		}
 	}
-	return &storetest.Server{Pause: each((*testserver.Redis).Pause), Resume: each((*testserver.Redis).Resume),
+	return &storetest.Server{Pause: each((*testserver.Redis).Pause),
+		Resume:  each((*testserver.Redis).Resume),
 		Restart: each((*testserver.Redis).Restart)}
 }
 
@@ -81,7 +82,9 @@ func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	return storetest.Opened(t, func() (*redlock.Store, error) { return redlock.Open(ctx, cfg, member, opts...) })
+	return storetest.Opened(t, func() (*redlock.Store, error) {
+		return redlock.Open(ctx, cfg, member, opts...)
+	})
 }
 
 func TestConformance(t *testing.T) {

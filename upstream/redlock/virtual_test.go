@@ -24,7 +24,8 @@ func virtual(t *testing.T, n int, run func(t *testing.T, s *redlock.Store, srvs 
 	synctest.Test(t, func(t *testing.T) {
 		var srvs []*server
 		for i := range n {
-			srvs = append(srvs, &server{name: fmt.Sprint("n", i), start: time.Now(), began: time.Now().Add(-time.Hour), locks: map[string]*simLock{}})
+			srvs = append(srvs, &server{name: fmt.Sprint("n", i), start: time.Now(),
+				began: time.Now().Add(-time.Hour), locks: map[string]*simLock{}})
 		}
 		var wg sync.WaitGroup
 		s := virtualStore(t, "i", srvs, &wg)
@@ -36,7 +37,8 @@ func virtual(t *testing.T, n int, run func(t *testing.T, s *redlock.Store, srvs 
 	})
 }
 
-func virtualStore(t *testing.T, instance string, srvs []*server, wg *sync.WaitGroup, f ...faults) *redlock.Store {
+func virtualStore(t *testing.T, instance string, srvs []*server, wg *sync.WaitGroup,
+	f ...faults) *redlock.Store {
 	cfg, err := redlock.Parse("redlock://a,b,c,d,e?timeout=100ms&max_ttl=1h")
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +48,8 @@ func virtualStore(t *testing.T, instance string, srvs []*server, wg *sync.WaitGr
 	f = append(f, faults{})
 	s, err := redlock.OpenLazy(cfg, func(redlock.Member) (upstream.Store, error) {
 		i++
-		return &link{srv: srvs[i-1], instance: instance, rnd: rand.New(rand.NewPCG(1, uint64(i))), mu: mu, wg: wg, faults: f[0]}, nil
+		return &link{srv: srvs[i-1], instance: instance, rnd: rand.New(rand.NewPCG(1, uint64(i))), mu: mu,
+			wg: wg, faults: f[0]}, nil
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -117,11 +120,13 @@ func TestAMinorityThatStandsStillDelaysNobody(t *testing.T) {
 		srvs[2].pause(time.Minute)
 		goroutines := 0
 		for i := range uint64(200) {
-			op := upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Token: i + 1, TTL: 10 * time.Second, Rebase: true}
+			op := upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Token: i + 1,
+				TTL: 10 * time.Second, Rebase: true}
 			for _, step := range []struct {
 				kind cache.OpKind
 				want cache.Status
-			}{{cache.OpTry, cache.Granted}, {cache.OpRenew, cache.Done}, {cache.OpDowngrade, cache.Done}, {cache.OpPeek, cache.Busy}, {cache.OpRelease, cache.Done}} {
+			}{{cache.OpTry, cache.Granted}, {cache.OpRenew, cache.Done}, {cache.OpDowngrade, cache.Done},
+				{cache.OpPeek, cache.Busy}, {cache.OpRelease, cache.Done}} {
 				op.Kind = step.kind
 				r, took := ask(t, s, op)
 				wantStatus(t, r, step.want)

@@ -63,9 +63,11 @@ var batchTests = []test{
 				{cache.Op{Kind: cache.OpDowngrade, Key: n("i"), Token: h.token()}, cache.NotHeld},
 				{cache.Op{Kind: cache.OpPeek, Key: n("j")}, cache.Done},
 				{cache.Op{Kind: cache.OpRenew, Key: n("k"), Token: held("k", cache.Exclusive)}, cache.Done},
-				{cache.Op{Kind: cache.OpRenew, Mode: cache.Shared, Key: n("l"), Token: held("l", cache.Shared)}, cache.Done},
+				{cache.Op{Kind: cache.OpRenew, Mode: cache.Shared, Key: n("l"), Token: held("l", cache.Shared)},
+					cache.Done},
 				{cache.Op{Kind: cache.OpRenew, Key: n("m"), Token: h.token()}, cache.NotHeld},
-				{cache.Op{Kind: cache.OpTry, Key: n("n"), Token: h.token(), Floor: cache.MaxBase}, cache.Refused},
+				{cache.Op{Kind: cache.OpTry, Key: n("n"), Token: h.token(), Floor: cache.MaxBase},
+					cache.Refused},
 			} {
 				if c.op.Floor != 0 && !raises(h.store) {
 					continue
@@ -86,7 +88,8 @@ var batchTests = []test{
 		w.skipUnless(h.ttls(), "leases live by the session")
 		var ops []cache.Op
 		for i := range 20 {
-			ops = append(ops, cache.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: key(i), Token: h.token(), TTL: time.Duration(i+1) * time.Minute})
+			ops = append(ops, cache.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: key(i),
+				Token: h.token(), TTL: time.Duration(i+1) * time.Minute})
 		}
 		check := func(add time.Duration) {
 			w.Helper()
@@ -120,7 +123,8 @@ var batchTests = []test{
 	}},
 	{"keys may be of any bytes", func(w *world) {
 		h := w.host()
-		for _, k := range []string{" ", "a b", "ä{ö}ü", "{", "}", "{}", "a:b:c", "*?[x]", "%s%d", "'\"\\", "日本"} {
+		for _, k := range []string{" ", "a b", "ä{ö}ü", "{", "}", "{}", "a:b:c", "*?[x]", "%s%d",
+			"'\"\\", "日本"} {
 			t, _ := h.take(k, cache.Exclusive)
 			w.want(h.peek(k), cache.Busy)
 			w.want(h.downgrade(k, t), cache.Done)

@@ -69,7 +69,8 @@ func clockTests(jump func(time.Duration)) []test {
 			}
 			for _, d := range []time.Duration{-10 * time.Minute, -time.Hour, -20 * time.Hour} {
 				jump(d)
-				r := h.applySurely(cache.Op{Kind: cache.OpRenew, Key: "k", Token: token, TTL: long, Rebase: true})
+				r := h.applySurely(cache.Op{Kind: cache.OpRenew, Key: "k", Token: token,
+					TTL: long, Rebase: true})
 				w.want(r, cache.Done)
 				if r.Base <= base {
 					w.Errorf("base %d after %d", r.Base, base)

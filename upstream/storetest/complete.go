@@ -51,7 +51,8 @@ const maxTries = 24
 // Check fails for each field that is neither in the snapshot nor left out.
 func (c Complete) Check(t testing.TB) {
 	t.Helper()
-	w := &walk{Complete: c, t: t, seen: make(map[uintptr]bool), tries: make(map[string]int), encoded: make(map[string]bool)}
+	w := &walk{Complete: c, t: t, seen: make(map[uintptr]bool), tries: make(map[string]int),
+		encoded: make(map[string]bool)}
 	var wrong string
 	if w.base, wrong = w.snapshot(); wrong != "" {
 		t.Fatal(wrong)
@@ -195,7 +196,8 @@ func fieldName(t reflect.Type, i int) string { return typeName(t) + "." + t.Fiel
 
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
-	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Func, reflect.Chan, reflect.UnsafePointer:
+	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Func,
+		reflect.Chan, reflect.UnsafePointer:
 		return false
 	}
 	return true
@@ -313,7 +315,8 @@ func (w *walk) required(
 }
 
 func isLeaf(t reflect.Type) bool {
-	for t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Pointer || t.Kind() == reflect.Map {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Pointer ||
+		t.Kind() == reflect.Map {
 		t = t.Elem()
 	}
 	return isScalar(t) || t.PkgPath() == "sync/atomic" && !isAtomicPointer(t)

@@ -24,7 +24,9 @@ var faultTests = []test{
 				w.unanswered(hs[0].applyBriefly(cache.Op{Kind: kind, Key: k, Token: t, TTL: outlived}))
 			})
 			w.settled(hs[0], cache.Op{Kind: cache.OpWithdraw, Key: k, Token: t})
-			w.eventually("another host gets the key", func() bool { return hs[1].try(k, hs[1].last.Load()+1).Status == cache.Granted })
+			w.eventually("another host gets the key", func() bool {
+				return hs[1].try(k, hs[1].last.Load()+1).Status == cache.Granted
+			})
 			w.want(hs[0].try(k, hs[0].token()), cache.Busy)
 		}
 	}},

@@ -28,7 +28,8 @@ var fenceTests = []test{
 			for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 				floor := base + 1_000_000_000_000
 				key := mode.String() + kind.String()
-				r := h.apply(cache.Op{Kind: kind, Mode: mode, Key: key, Token: h.token(), TTL: long, Floor: floor})[0]
+				r := h.apply(cache.Op{Kind: kind, Mode: mode, Key: key, Token: h.token(), TTL: long,
+					Floor: floor})[0]
 				w.want(r, cache.Granted)
 				if r.Base <= floor {
 					w.Errorf("%d: base %d is not above the floor %d", i, r.Base, floor)
@@ -40,7 +41,8 @@ var fenceTests = []test{
 	{"a floor out of range is refused", func(w *world) {
 		h := w.host()
 		w.skipUnless(raises(h.store), "bases are the store's own order")
-		r := h.apply(cache.Op{Kind: cache.OpTry, Key: "k", Token: h.token(), TTL: long, Floor: cache.MaxBase})[0]
+		r := h.apply(cache.Op{Kind: cache.OpTry, Key: "k", Token: h.token(), TTL: long,
+			Floor: cache.MaxBase})[0]
 		w.want(r, cache.Refused)
 		w.want(h.peek("k"), cache.Done)
 		h.take("k", cache.Exclusive)
@@ -50,7 +52,8 @@ var fenceTests = []test{
 		w.skipUnless(h.store.Info().Rebase, "bases are the store's own order")
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 			t, base := h.take("k", mode)
-			r := h.apply(cache.Op{Kind: cache.OpRenew, Mode: mode, Key: "k", Token: t, TTL: long, Rebase: true, Floor: base + 7})[0]
+			r := h.apply(cache.Op{Kind: cache.OpRenew, Mode: mode, Key: "k", Token: t, TTL: long,
+				Rebase: true, Floor: base + 7})[0]
 			w.want(r, cache.Done)
 			if r.Base <= base+7 || r.Base > cache.MaxBase {
 				w.Errorf("the base is %d after %d with floor %d", r.Base, base, base+7)
@@ -71,7 +74,8 @@ var fenceTests = []test{
 		w.skipUnless(!w.env.opts.Counters, "keys have counters of their own")
 		ops := make([]cache.Op, 200)
 		for i := range ops {
-			ops[i] = cache.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: key(i), Token: h.token(), TTL: long}
+			ops[i] = cache.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: key(i),
+				Token: h.token(), TTL: long}
 		}
 		seen := map[uint64]bool{}
 		for _, r := range h.apply(ops...) {

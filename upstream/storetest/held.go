@@ -12,7 +12,9 @@ import (
 // heldTests check that each host can see for how long another one has held a lock.
 var heldTests = []test{
 	{"every host can see for how long a lock is held", func(w *world) { w.heldFor(cache.Exclusive) }},
-	{"every host can see for how long readers hold a lock", func(w *world) { w.heldFor(cache.Shared) }},
+	{"every host can see for how long readers hold a lock", func(w *world) {
+		w.heldFor(cache.Shared)
+	}},
 	{"every host can see for how long a permit is held", func(w *world) { w.heldFor(cache.Permit) }},
 	{"a lock is held since it was granted, not since it was waited for", func(w *world) {
 		hs := registered(w, "web-1", "web-2", "web-3")
@@ -77,17 +79,21 @@ func (w *world) heldFor(mode cache.Mode) {
 	g := hs[0].answering()
 	for _, key := range []string{"k", "k/ü {x}*?[a]\\%25, b"} {
 		begin, t := time.Now(), hs[0].token()
-		w.want(hs[0].apply(cache.Op{Kind: cache.OpTry, Mode: mode, Key: key, Token: t, TTL: long, Limit: 3})[0], cache.Granted)
+		w.want(hs[0].apply(cache.Op{Kind: cache.OpTry, Mode: mode, Key: key, Token: t, TTL: long,
+			Limit: 3})[0], cache.Granted)
 		granted := time.Now()
 		g.grant(key, mode, t)
 		unknown := slices.Contains(w.env.opts.HeldUnknown, mode)
 		w.wantHeld(hs[1], key, mode, begin, granted, unknown)
-		w.want(hs[0].apply(cache.Op{Kind: cache.OpRenew, Mode: mode, Key: key, Token: t, TTL: 2 * long})[0], cache.Done)
+		w.want(hs[0].apply(cache.Op{Kind: cache.OpRenew, Mode: mode, Key: key, Token: t,
+			TTL: 2 * long})[0], cache.Done)
 		w.wantHeld(hs[1], key, mode, begin, granted, unknown)
 		if mode == cache.Exclusive && hs[0].downgrade(key, t).Status == cache.Done {
-			w.wantHeld(hs[1], key, mode, begin, granted, unknown || slices.Contains(w.env.opts.HeldUnknown, cache.Shared))
+			w.wantHeld(hs[1], key, mode, begin, granted, unknown ||
+				slices.Contains(w.env.opts.HeldUnknown, cache.Shared))
 		}
-		w.want(hs[0].apply(cache.Op{Kind: cache.OpRelease, Mode: mode, Key: key, Token: t})[0], cache.Done)
+		w.want(hs[0].apply(cache.Op{Kind: cache.OpRelease, Mode: mode, Key: key, Token: t})[0],
+			cache.Done)
 	}
 }
 
@@ -109,7 +115,8 @@ func (w *world) wantHeld(
 		locks := h.holders(key, mode)
 		for i := range locks {
 			held := time.Duration(locks[i].Held)
-			if held < 0 || held != 0 && held < before.Sub(granted)-clockSlack || held > time.Since(begin)+clockSlack {
+			if held < 0 || held != 0 && held < before.Sub(granted)-clockSlack ||
+				held > time.Since(begin)+clockSlack {
 				w.Fatalf("held for %v, but granted between %v and %v ago",
 					held, before.Sub(granted), time.Since(begin))
 			}

@@ -11,7 +11,8 @@ var hostTests = []test{
 		h := w.host()
 		var keys []string
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
-			for _, late := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpDowngrade} {
+			for _, late := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew,
+				cache.OpDowngrade} {
 				key := mode.String() + late.String()
 				t, _ := h.take(key, mode)
 				r := h.do(late, mode, key, t, short)
@@ -106,7 +107,8 @@ var hostTests = []test{
 		t := h.token()
 		left := func() int64 { return h.peek("k").Left }
 		w.want(h.do(cache.OpTry, cache.Exclusive, "k", t, long), cache.Granted)
-		for i, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpDowngrade, cache.OpDowngrade, cache.OpRenew} {
+		for i, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpDowngrade,
+			cache.OpDowngrade, cache.OpRenew} {
 			h.do(kind, cache.Mode(i/4), "k", t, long*10*(1<<i))
 			if now := left(); now < int64(long*5*(1<<i)) {
 				w.Errorf("after %v %d there are %d ns left", kind, i, now)
@@ -134,7 +136,8 @@ var hostTests = []test{
 	{"a busy answer says how long the lease still lasts", func(w *world) {
 		hs := w.hosts(2)
 		hs[0].take("k", cache.Exclusive)
-		for _, r := range []cache.Result{hs[1].try("k", hs[1].token()), hs[1].tryShared("k", hs[1].token())} {
+		for _, r := range []cache.Result{hs[1].try("k", hs[1].token()),
+			hs[1].tryShared("k", hs[1].token())} {
 			w.want(r, cache.Busy)
 			if r.Left == -1 && !hs[0].ttls() {
 				continue

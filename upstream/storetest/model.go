@@ -88,9 +88,11 @@ func someOp(rnd *rand.Rand, h *host, g *leases, i int) cache.Op {
 	}
 	if op.Token == 0 {
 		op.Token = h.token()
-		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpPeek, cache.OpRenew, cache.OpRelease}[rnd.IntN(6)]
+		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpPeek, cache.OpRenew,
+			cache.OpRelease}[rnd.IntN(6)]
 	} else {
-		op.Kind = []cache.OpKind{cache.OpRelease, cache.OpRelease, cache.OpRelease, cache.OpWithdraw, cache.OpRenew, cache.OpDowngrade,
+		op.Kind = []cache.OpKind{cache.OpRelease, cache.OpRelease, cache.OpRelease, cache.OpWithdraw,
+			cache.OpRenew, cache.OpDowngrade,
 			cache.OpPeek, cache.OpTry}[rnd.IntN(8)]
 	}
 	return op
@@ -119,7 +121,8 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 		switch {
 		case r.Status == cache.Granted:
 			g.granted(h, me, op, r, bad)
-		case r.Status != cache.Busy && (r.Status != cache.Queued || op.Kind == cache.OpTry), held && mode == op.Mode:
+		case r.Status != cache.Busy && (r.Status != cache.Queued || op.Kind == cache.OpTry), held &&
+			mode == op.Mode:
 			bad()
 		case perhaps:
 			g.maybe[me] = unsure
@@ -144,7 +147,8 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 		if r.Status == cache.Done {
 			clear(g.maybe)
 		}
-		if r.Status != cache.Done && r.Status != cache.Busy || len(g.held) > 0 && r.Status == cache.Done ||
+		if r.Status != cache.Done && r.Status != cache.Busy || len(g.held) > 0 &&
+			r.Status == cache.Done ||
 			len(g.held)+len(g.maybe)+len(g.successors) == 0 && r.Status == cache.Busy {
 			bad()
 		}

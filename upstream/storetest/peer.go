@@ -51,7 +51,8 @@ func Opened[S any](t testing.TB, open func() (S, error)) S {
 }
 
 // Eventually polls until ok returns true. It fails t if that takes longer than bound, which only
-// a fault does. The longer it has polled, the longer it pauses, which leaves the processors to others.
+// a fault does. The longer it has polled, the longer it pauses, which leaves the processors to
+// others.
 func Eventually(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for begin := time.Now(); !ok(); {

@@ -14,7 +14,8 @@ type sem struct {
 
 func (h *host) permit(kind cache.OpKind, s sem, token uint64, ttl time.Duration) cache.Result {
 	h.Helper()
-	return h.apply(cache.Op{Kind: kind, Mode: cache.Permit, Limit: s.limit, Key: s.key, Token: token, TTL: ttl})[0]
+	return h.apply(cache.Op{Kind: kind, Mode: cache.Permit, Limit: s.limit, Key: s.key,
+		Token: token, TTL: ttl})[0]
 }
 
 func (h *host) tryPermit(s sem, token uint64) cache.Result {
@@ -61,7 +62,8 @@ func (h *host) hearsPermit(cause func(), kind cache.HintKind, s sem, token uint6
 	h.Helper()
 	for cause(); ; {
 		x := h.hint(cause)
-		if x.Kind == kind && x.Mode == cache.Permit && x.Key == s.key && (x.Token == 0 || x.Token == token) {
+		if x.Kind == kind && x.Mode == cache.Permit && x.Key == s.key &&
+			(x.Token == 0 || x.Token == token) {
 			return
 		}
 	}
@@ -129,7 +131,8 @@ var permitTests = []test{
 		t := h.token()
 		first := h.tryPermit(s, t)
 		w.want(first, cache.Granted)
-		op := cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Rebase: true, Key: s.key, Token: t, TTL: long, Floor: first.Base + 1000}
+		op := cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Rebase: true, Key: s.key, Token: t,
+			TTL: long, Floor: first.Base + 1000}
 		r := h.apply(op)[0]
 		w.want(r, cache.Done)
 		if r.Base <= first.Base+1000 {
@@ -141,7 +144,8 @@ var permitTests = []test{
 		s := sem{"k", 3}
 		var ops []cache.Op
 		for range 5 {
-			ops = append(ops, cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key, Token: h.token(), TTL: long})
+			ops = append(ops, cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key,
+				Token: h.token(), TTL: long})
 		}
 		var got []uint64
 		bases := map[uint64]bool{}
@@ -158,7 +162,8 @@ var permitTests = []test{
 		// One ends, another is renewed and one more wants in, at once.
 		rs := h.apply(cache.Op{Kind: cache.OpRelease, Mode: cache.Permit, Key: s.key, Token: got[0]},
 			cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Key: s.key, Token: got[1], TTL: long},
-			cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key, Token: h.token(), TTL: long})
+			cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key,
+				Token: h.token(), TTL: long})
 		w.want(rs[0], cache.Done)
 		w.want(rs[1], cache.Done)
 		// the order within a batch is nobody's promise
@@ -183,7 +188,9 @@ var permitTests = []test{
 		s := sem{"k", 2}
 		kept, lost, next := h.takePermits(s, 1)[0], h.token(), h.token()
 		w.want(h.permit(cache.OpTry, s, lost, short), cache.Granted)
-		w.eventually("the permit is back", func() bool { return h.tryPermit(s, next).Status == cache.Granted })
+		w.eventually("the permit is back", func() bool {
+			return h.tryPermit(s, next).Status == cache.Granted
+		})
 		w.want(h.permit(cache.OpRenew, s, lost, long), cache.NotHeld)
 		w.want(h.permit(cache.OpRenew, s, kept, long), cache.Done)
 		w.want(h.tryPermit(s, h.token()), cache.Busy)

@@ -22,7 +22,8 @@ func permitModel(w *world, seed uint64) {
 	for range 400 {
 		i := rnd.IntN(n)
 		op := cache.Op{Mode: cache.Permit, Limit: 3, Key: "m" + string(rune('a'+seed)), TTL: long}
-		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpRelease, cache.OpRelease,
+		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpRelease,
+			cache.OpRelease,
 			cache.OpWithdraw, cache.OpPeek}[rnd.IntN(8)]
 		switch {
 		case op.Kind == cache.OpPeek:
@@ -127,7 +128,8 @@ func permitRace(w *world, kind cache.OpKind) {
 				}
 				for j, r := range h.apply(ops...) {
 					switch op := ops[j]; {
-					case r.Status == cache.Refused && refused < turns: // on a busy machine, where a server bounds how long rows are waited for
+					// on a busy machine, where a server bounds how long rows are waited for
+					case r.Status == cache.Refused && refused < turns:
 						refused++
 					case op.Kind == cache.OpRelease:
 						if r.Status != cache.Done {

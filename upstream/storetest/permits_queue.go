@@ -55,7 +55,9 @@ var permitQueueTests = []test{
 			hs[1].end()
 		}
 		w.want(hs[0].endPermit(cache.OpRelease, s, t), cache.Done)
-		w.eventually("the next but one has it", func() bool { return hs[2].joinPermit(s, q).Status == cache.Granted })
+		w.eventually("the next but one has it", func() bool {
+			return hs[2].joinPermit(s, q).Status == cache.Granted
+		})
 	}},
 	{"a release wakes who is next for a permit", func(w *world) {
 		hs := w.hosts(3)
@@ -86,26 +88,28 @@ var permitQueueTests = []test{
 		hs[2].hintedPermit(cache.HintAvailable, s, q2)
 		w.want(hs[2].joinPermit(s, q2), cache.Granted)
 	}},
-	{"those who have permits learn that another host waits, and not that their own does", func(w *world) {
-		hs := w.hosts(2)
-		s := sem{"k", 2}
-		hs[0].listening(hs[1])
-		held := hs[0].takePermits(s, 2)
-		own := hs[0].token()
-		w.want(hs[0].joinPermit(s, own), cache.Queued)
-		r := hs[0].permit(cache.OpRenew, s, held[0], long)
-		w.want(r, cache.Done)
-		if r.Contended {
-			w.Error("contended by its own host")
-		}
-		other := hs[1].token()
-		hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) }, cache.HintContended, s, held[0])
-		r = hs[0].permit(cache.OpRenew, s, held[1], long)
-		w.want(r, cache.Done)
-		if !r.Contended {
-			w.Error("not contended by another host")
-		}
-	}},
+	{"those who have permits learn that another host waits, and not that their own does",
+		func(w *world) {
+			hs := w.hosts(2)
+			s := sem{"k", 2}
+			hs[0].listening(hs[1])
+			held := hs[0].takePermits(s, 2)
+			own := hs[0].token()
+			w.want(hs[0].joinPermit(s, own), cache.Queued)
+			r := hs[0].permit(cache.OpRenew, s, held[0], long)
+			w.want(r, cache.Done)
+			if r.Contended {
+				w.Error("contended by its own host")
+			}
+			other := hs[1].token()
+			hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) },
+				cache.HintContended, s, held[0])
+			r = hs[0].permit(cache.OpRenew, s, held[1], long)
+			w.want(r, cache.Done)
+			if !r.Contended {
+				w.Error("not contended by another host")
+			}
+		}},
 	{"nothing is left of a semaphore when all have gone", func(w *world) {
 		hs := w.hosts(2)
 		s := sem{"k", 2}
@@ -120,5 +124,6 @@ var permitQueueTests = []test{
 		w.want(hs[0].endPermit(cache.OpRelease, s, held[1]), cache.Done)
 		w.nothingLeft()
 	}},
-	{"hosts that queue never have more permits than there are, and each gets its turns", func(w *world) { permitRace(w, cache.OpJoin) }},
+	{"hosts that queue never have more permits than there are, and each gets its turns",
+		func(w *world) { permitRace(w, cache.OpJoin) }},
 }

@@ -47,7 +47,9 @@ var queueTests = []test{
 			hs[1].end()
 		}
 		w.want(hs[0].release("k", t), cache.Done)
-		w.eventually("the next but one has it", func() bool { return hs[2].join("k", q).Status == cache.Granted })
+		w.eventually("the next but one has it", func() bool {
+			return hs[2].join("k", q).Status == cache.Granted
+		})
 		r := hs[2].renew("k", q, long)
 		w.want(r, cache.Done)
 		if r.Contended {
@@ -154,7 +156,8 @@ var queueTests = []test{
 			k := mode.String()
 			t, _ := hs[0].take(k, mode)
 			q := hs[1].token()
-			hs[0].hears(k, func() { w.want(hs[1].joinBriefly(k, q), cache.Queued) }, cache.HintTried, cache.HintContended)
+			hs[0].hears(k, func() { w.want(hs[1].joinBriefly(k, q), cache.Queued) }, cache.HintTried,
+				cache.HintContended)
 			w.want(hs[0].release(k, t), cache.Done)
 			w.want(hs[1].joinBriefly(k, q), cache.Granted)
 			w.want(hs[1].release(k, q), cache.Done)

@@ -11,7 +11,9 @@ import (
 // raceTests race hosts for a few keys.
 var raceTests = []test{
 	{"hosts that try never hold together", func(w *world) { race(w, cache.OpTry) }},
-	{"hosts that queue never hold together, and each gets its turns", func(w *world) { race(w, cache.OpJoin) }},
+	{"hosts that queue never hold together, and each gets its turns", func(w *world) {
+		race(w, cache.OpJoin)
+	}},
 }
 
 // guarded is a resource that a lock protects. It counts its users.

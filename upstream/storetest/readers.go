@@ -50,7 +50,9 @@ var readerTests = []test{
 		w.want(hs[2].try("k", hs[2].token()), cache.Busy)
 		w.want(hs[0].do(cache.OpRenew, cache.Shared, "k", a, long), cache.Done)
 		w.want(hs[0].release("k", a), cache.Done)
-		w.eventually("the key is free", func() bool { return hs[2].try("k", hs[2].last.Load()).Status == cache.Granted })
+		w.eventually("the key is free", func() bool {
+			return hs[2].try("k", hs[2].last.Load()).Status == cache.Granted
+		})
 	}},
 	{"the key comes free with the readers that are left, not with one that has gone", func(w *world) {
 		hs := w.hosts(3)
@@ -92,7 +94,8 @@ var readerTests = []test{
 		w.want(hs[2].tryShared("k", hs[2].token()), cache.Busy)
 		b := hs[2].token()
 		w.want(hs[2].joinShared("k", b), cache.Queued)
-		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || !r.Contended {
+		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done ||
+			!r.Contended {
 			w.Errorf("the reader's renewal is %v, contended %v", r.Status, r.Contended)
 		}
 		w.want(hs[0].release("k", a), cache.Done)
@@ -117,15 +120,17 @@ var readerTests = []test{
 			w.want(h.joinShared("k", ts[len(ts)-1-i]), cache.Granted)
 		}
 	}},
-	{"a reader that joins as a writer under its token takes no place before other readers", func(w *world) {
-		hs := w.hosts(2)
-		a, _ := hs[0].take("k", cache.Shared)
-		w.want(hs[0].join("k", a), cache.Queued)
-		w.want(hs[1].tryShared("k", hs[1].token()), cache.Granted)
-		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || r.Contended {
-			w.Errorf("the reader's renewal is %v, contended %v", r.Status, r.Contended)
-		}
-	}},
+	{"a reader that joins as a writer under its token takes no place before other readers",
+		func(w *world) {
+			hs := w.hosts(2)
+			a, _ := hs[0].take("k", cache.Shared)
+			w.want(hs[0].join("k", a), cache.Queued)
+			w.want(hs[1].tryShared("k", hs[1].token()), cache.Granted)
+			if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done ||
+				r.Contended {
+				w.Errorf("the reader's renewal is %v, contended %v", r.Status, r.Contended)
+			}
+		}},
 	{"a repeated shared acquire is granted past a writer that queues", func(w *world) {
 		hs := w.hosts(2)
 		a, _ := hs[0].take("k", cache.Shared)

@@ -49,7 +49,8 @@ var registryTests = []test{
 		w.skipUnless(hs[0].store.Info().Permits, "the store has no semaphores")
 		permit := func(h *host, key string) uint64 {
 			t := h.token()
-			w.want(h.apply(cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Key: key, Token: t, TTL: long, Limit: 3})[0], cache.Granted)
+			w.want(h.apply(cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Key: key, Token: t, TTL: long,
+				Limit: 3})[0], cache.Granted)
 			return t
 		}
 		t := permit(hs[0], "k")
@@ -60,7 +61,8 @@ var registryTests = []test{
 		w.wantHolders(hs[2], "k", cache.Permit, "web-1", "web-1", "web-2")
 		w.wantHolders(hs[2], "k2", cache.Permit, "web-2")
 		w.wantHolders(hs[2], "k", cache.Exclusive, "web-2")
-		w.want(hs[0].apply(cache.Op{Kind: cache.OpRelease, Mode: cache.Permit, Key: "k", Token: t})[0], cache.Done)
+		w.want(hs[0].apply(cache.Op{Kind: cache.OpRelease, Mode: cache.Permit, Key: "k", Token: t})[0],
+			cache.Done)
 		w.wantHolders(hs[2], "k", cache.Permit, "web-1", "web-2")
 	}},
 	{"a listing names the daemons that hold locks", func(w *world) {
@@ -145,7 +147,8 @@ var registryTests = []test{
 	}},
 	{"an invalid id has no entry", func(w *world) {
 		h := registered(w, "web-1")[0]
-		if got := h.registrations([]string{"", "'; --", "../..", "wThcjhdMeW3Yi7_GUSIGTQ", "ffffffffffffffff", "\x00"}); len(got) != 0 {
+		if got := h.registrations([]string{"", "'; --", "../..", "wThcjhdMeW3Yi7_GUSIGTQ",
+			"ffffffffffffffff", "\x00"}); len(got) != 0 {
 			w.Errorf("%+v", got)
 		}
 	}},
@@ -246,7 +249,8 @@ func (w *world) wantHolders(h *host, key string, mode cache.Mode, want ...string
 			}
 			shared := mode == cache.Exclusive && len(want) > 1
 			if l.Key != key || (l.Mode == cache.Permit) != (mode == cache.Permit) ||
-				shared != (l.Mode == cache.Shared) && len(want) > 1 || l.Foreign || l.Held < 0 || l.Held > int64(bound) {
+				shared != (l.Mode == cache.Shared) && len(want) > 1 || l.Foreign || l.Held < 0 ||
+				l.Held > int64(bound) {
 				w.Errorf("%+v", *l)
 			}
 		}

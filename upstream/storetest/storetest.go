@@ -66,8 +66,10 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		permits bool // needs semaphores
 		tests   []test
 	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
-		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
-		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {hosts: true, tests: heldTests}, {permits: true, tests: permitTests},
+		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests},
+		{hosts: true, queue: true, tests: queueTests},
+		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests},
+		{hosts: true, tests: heldTests}, {permits: true, tests: permitTests},
 		{hosts: true, permits: true, tests: permitHostTests},
 		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
 		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {
@@ -219,7 +221,8 @@ func (h *host) join(key string, token uint64) cache.Result {
 // joinBriefly joins for a moment, as tries do where leases linger.
 func (h *host) joinBriefly(key string, token uint64) cache.Result {
 	h.Helper()
-	return h.apply(cache.Op{Kind: cache.OpJoin, ShortLived: true, Key: key, Token: token, TTL: long})[0]
+	return h.apply(cache.Op{Kind: cache.OpJoin, ShortLived: true, Key: key,
+		Token: token, TTL: long})[0]
 }
 
 func (h *host) joinShared(key string, token uint64) cache.Result {
@@ -315,7 +318,8 @@ func (h *host) hinted(key string, kinds ...cache.HintKind) {
 func (h *host) hears(key string, cause func(), kinds ...cache.HintKind) {
 	h.Helper()
 	for cause(); ; {
-		if n := h.hint(cause); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
+		if n := h.hint(cause); slices.Contains(kinds, n.Kind) &&
+			n == (cache.Hint{Kind: n.Kind, Key: key}) {
 			return
 		}
 	}

@@ -36,7 +36,8 @@ func TestWith(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%+v: %s", c, got)
 		}
-		u, err := Parse(got, Spec{Schemes: []string{"redis"}, Port: "1", Params: map[string]func(string) error{"db": Text(new(string))}})
+		u, err := Parse(got, Spec{Schemes: []string{"redis"}, Port: "1",
+			Params: map[string]func(string) error{"db": Text(new(string))}})
 		if c.raw[0] == 'r' && (err != nil || c.pw != "" && u.User+string(u.Password) == "") {
 			t.Errorf("%s: %v", got, err)
 		}

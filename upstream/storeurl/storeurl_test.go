@@ -13,7 +13,8 @@ import (
 
 func parse(raw string) (*URL, string, error) {
 	var prefix string
-	u, err := Parse(raw, Spec{Schemes: []string{"etcd"}, Secure: []string{"etcds"}, Port: "2379", CanTLS: true,
+	u, err := Parse(raw, Spec{Schemes: []string{"etcd"}, Secure: []string{"etcds"},
+		Port: "2379", CanTLS: true,
 		Params: map[string]func(string) error{"prefix": Text(&prefix)}})
 	return u, prefix, err
 }
@@ -23,8 +24,10 @@ func TestParse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := &URL{Scheme: "etcd", Hosts: []string{"a:2379", "b:1", "[::1]:2", "[fe80::1]:2379"}, Path: "/some/pa th",
-		User: "me", Password: "p@ss:", Timeout: 2 * time.Second, TLS: TLS{On: true, ByParameter: true, CA: "/c"}}
+	want := &URL{Scheme: "etcd", Hosts: []string{"a:2379", "b:1", "[::1]:2", "[fe80::1]:2379"},
+		Path: "/some/pa th",
+		User: "me", Password: "p@ss:", Timeout: 2 * time.Second,
+		TLS: TLS{On: true, ByParameter: true, CA: "/c"}}
 	if !reflect.DeepEqual(u, want) || prefix != "/x" {
 		t.Errorf("it is %#v with %q", u, prefix)
 	}
@@ -136,7 +139,8 @@ func TestUserAndPasswordBelongTogether(t *testing.T) {
 }
 
 func TestText(t *testing.T) {
-	spec := Spec{Schemes: []string{"x"}, Secure: []string{"xs"}, Port: "1", CanTLS: true, Timeout: time.Second}
+	spec := Spec{Schemes: []string{"x"}, Secure: []string{"xs"}, Port: "1", CanTLS: true,
+		Timeout: time.Second}
 	for raw, want := range map[string]string{
 		"x://u:p@a":      "x://u:xxxxx@a:1",
 		"x://a?tls=true": "x://a:1?tls=true",

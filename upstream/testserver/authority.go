@@ -27,9 +27,11 @@ type Authority struct {
 // NewAuthority makes an authority in dir.
 func NewAuthority(t testing.TB, dir string) *Authority {
 	t.Helper()
-	a := &Authority{t: t, dir: dir, cert: &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign}}
+	a := &Authority{t: t, dir: dir, cert: &x509.Certificate{SerialNumber: big.NewInt(1),
+		Subject:   pkix.Name{CommonName: "test authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign}}
 	a.key = a.write("ca", a.cert)
 	return a
 }
@@ -40,8 +42,10 @@ func (a *Authority) File(name string) string { return filepath.Join(a.dir, name)
 // Issue writes name.crt and name.key, for a client and for a server at 127.0.0.1.
 func (a *Authority) Issue(name string) {
 	a.t.Helper()
-	a.write(name, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+	a.write(name, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()),
+		Subject:   pkix.Name{CommonName: name},
+		NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}})
 }
 
@@ -63,7 +67,8 @@ func (a *Authority) write(name string, cert *x509.Certificate) *ecdsa.PrivateKey
 	if err != nil {
 		a.t.Fatal(err)
 	}
-	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "PRIVATE KEY", Bytes: pk}} {
+	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der},
+		".key": {Type: "PRIVATE KEY", Bytes: pk}} {
 		if err := os.WriteFile(a.File(name+ext), pem.EncodeToMemory(block), 0o600); err != nil {
 			a.t.Fatal(err)
 		}

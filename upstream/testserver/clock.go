@@ -28,7 +28,8 @@ func (p *process) setClock(d time.Duration) {
 func (p *process) fakeClockEnv(behind string) []string {
 	p.t.Helper()
 	var lib string
-	for _, glob := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1"} {
+	for _, glob := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1",
+		"/usr/lib/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1"} {
 		if found, _ := filepath.Glob(glob); len(found) > 0 {
 			lib = found[0]
 		}
@@ -39,6 +40,7 @@ func (p *process) fakeClockEnv(behind string) []string {
 	if _, err := os.Stat(p.clockFile()); err != nil {
 		p.setClock(0)
 	}
-	return []string{"LD_PRELOAD=" + lib + behind, "FAKETIME_TIMESTAMP_FILE=" + p.clockFile(), "FAKETIME_NO_CACHE=1",
+	return []string{"LD_PRELOAD=" + lib + behind, "FAKETIME_TIMESTAMP_FILE=" + p.clockFile(),
+		"FAKETIME_NO_CACHE=1",
 		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"}
 }

@@ -28,7 +28,8 @@ func Connections(t testing.TB, addr string) (n int) {
 		}
 	}
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); len(f) > 9 && f[2] == remote && f[3] == established && ours["socket:["+f[9]+"]"] {
+		if f := strings.Fields(line); len(f) > 9 && f[2] == remote && f[3] == established &&
+			ours["socket:["+f[9]+"]"] {
 			n++
 		}
 	}

@@ -90,7 +90,8 @@ func (s *Etcd) run(bin string) {
 		heartbeat, election = "100", "600"
 	}
 	peer := fmt.Sprintf("http://127.0.0.1:%d", s.peer)
-	s.launch(exec.Command(bin, append([]string{"--name", s.name, "--data-dir", filepath.Join(s.dir, "data"),
+	s.launch(exec.Command(bin, append([]string{"--name", s.name, "--data-dir",
+		filepath.Join(s.dir, "data"),
 		"--listen-client-urls", s.url(), "--advertise-client-urls", s.url(),
 		"--listen-peer-urls",
 		peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
@@ -174,7 +175,8 @@ func (s *Etcd) AdminUser(user, password string) {
 func (s *Etcd) Admin() *clientv3.Client {
 	s.t.Helper()
 	if s.admin == nil {
-		c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.url()}, TLS: s.tls, Username: s.user, Password: s.password,
+		c, err := clientv3.New(clientv3.Config{Endpoints: []string{s.url()}, TLS: s.tls, Username: s.user,
+			Password:    s.password,
 			DialTimeout: startBound, Logger: zap.NewNop()})
 		if err != nil {
 			s.t.Fatal(err)

@@ -58,7 +58,8 @@ func (s *MariaDB) Start() {
 	}
 	s.start(filepath.Base(bin), &s.port, func() *exec.Cmd {
 		cmd := exec.Command(bin, append(mariadbArgs(filepath.Join(s.dir, "data")),
-			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--skip-networking=0",
+			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1",
+				"--skip-networking=0",
 				"--socket=" + s.Socket(), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
 				"--innodb-flush-log-at-trx-commit=1",
 				"--innodb-fast-shutdown=2"}, s.args...)...)...)
@@ -79,7 +80,8 @@ func mariadbArgs(data string) []string {
 		return mysqldArgs(data)
 	}
 	// A server removes temporary tables from its tmpdir when it starts, whosever they are.
-	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data), "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
+	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data),
+		"--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
 		"--innodb-data-file-path=ibdata1:4M:autoextend",
 		"--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
 		"--performance-schema=0"}

@@ -17,7 +17,8 @@ func IsMySQL() bool { return os.Getenv(mysqldEnv) != "" }
 
 // mysqldArgs returns the arguments of mysqld, also for the creation of its files.
 func mysqldArgs(data string) []string {
-	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-redo-log-capacity=16M", "--innodb-buffer-pool-size=24M",
+	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-redo-log-capacity=16M",
+		"--innodb-buffer-pool-size=24M",
 		"--key-buffer-size=1M",
 		"--performance-schema=0", "--mysqlx=0", "--skip-log-bin", "--secure-file-priv=",
 		"--auto-generate-certs=0"}
@@ -30,7 +31,8 @@ func mysqldArgs(data string) []string {
 // mysqlImage makes the files of a fresh MySQL.
 func mysqlImage(dir string) (image, error) {
 	data := filepath.Join(dir, "data")
-	out, err := exec.Command(os.Getenv(mysqldEnv), append(mysqldArgs(data), "--initialize-insecure")...).CombinedOutput()
+	out, err := exec.Command(os.Getenv(mysqldEnv),
+		append(mysqldArgs(data), "--initialize-insecure")...).CombinedOutput()
 	if err != nil {
 		return nil, fmt.Errorf("mysqld --initialize-insecure: %w\n%s", err, out)
 	}

@@ -81,7 +81,8 @@ func (s *Postgres) Start() {
 	}
 	s.orderly = false
 	s.start("postgres", &s.port, func() *exec.Cmd {
-		args := append([]string{"-D", s.data(), "-p", strconv.Itoa(s.port), "-c", "listen_addresses=127.0.0.1",
+		args := append([]string{"-D", s.data(), "-p", strconv.Itoa(s.port), "-c",
+			"listen_addresses=127.0.0.1",
 			"-c", "unix_socket_directories=" + s.dir, "-c", "shared_buffers=16MB", "-c", "max_wal_size=64MB",
 			"-c", "min_wal_size=2MB"}, s.args...)
 		cmd := exec.Command(bin, args...)
@@ -109,7 +110,8 @@ func (s *Postgres) answers() bool {
 }
 
 func (s *Postgres) connect(ctx context.Context, database string) (*pgconn.PgConn, error) {
-	return pgconn.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable", s.dir, s.port, database))
+	return pgconn.Connect(ctx, fmt.Sprintf("host=%s port=%d user=postgres dbname=%s sslmode=disable",
+		s.dir, s.port, database))
 }
 
 // beforeEnd ends the server's other processes if the server is to be killed: it would outlive them.
@@ -134,7 +136,8 @@ func (s *Postgres) beforeEnd() {
 // Kill ends all processes at once, as a crash does, and waits for their end.
 func (s *Postgres) Kill() {
 	s.process.Kill()
-	for end := time.Now().Add(startBound); slices.ContainsFunc(s.killed, func(pid int) bool { return state(pid) != 'Z' }); {
+	for end := time.Now().Add(startBound); slices.ContainsFunc(s.killed,
+		func(pid int) bool { return state(pid) != 'Z' }); {
 		if time.Now().After(end) {
 			s.t.Fatal("a process of the server does not end")
 		}
@@ -217,7 +220,9 @@ func (s *Postgres) Pause() {
 }
 
 func (s *Postgres) allStopped() bool {
-	return !slices.ContainsFunc(s.children(), func(pid int) bool { return !strings.ContainsRune("TtZ", rune(state(pid))) })
+	return !slices.ContainsFunc(s.children(), func(pid int) bool {
+		return !strings.ContainsRune("TtZ", rune(state(pid)))
+	})
 }
 
 // Resume continues all processes after Pause.
@@ -321,7 +326,8 @@ var postgresImage = sync.OnceValues(func() (image, error) {
 		return nil, err
 	}
 	data := filepath.Join(dir, "data")
-	cmd := exec.Command(bin, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "--wal-segsize=1")
+	cmd := exec.Command(bin, "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C",
+		"--no-sync", "--wal-segsize=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: postgresUser()}
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {

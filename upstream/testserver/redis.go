@@ -56,7 +56,8 @@ func (s *Redis) command(bin string) *exec.Cmd {
 	if s.conf != "" {
 		args = []string{s.confFile()}
 	}
-	args = append(args, "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(),
+	args = append(args, "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1",
+		"--unixsocket", s.Socket(),
 		"--unixsocketperm",
 		"700", "--save", "", "--appendonly", "no", "--dir", s.dir, "--loglevel", "warning")
 	cmd := exec.Command(bin, append(args, s.args...)...)

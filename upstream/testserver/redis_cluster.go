@@ -46,10 +46,12 @@ func StartRedisCluster(t testing.TB, masters, replicasEach int, args ...string) 
 }
 
 func (c *RedisCluster) start(args []string) *Redis {
-	return StartRedis(c.t, append([]string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(c.t)),
+	return StartRedis(c.t, append([]string{"--cluster-enabled", "yes", "--cluster-port",
+		strconv.Itoa(freePort(c.t)),
 		"--cluster-node-timeout",
 		"1000",
-		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"}, args...)...)
+		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",
+		"--repl-diskless-sync-delay", "0"}, args...)...)
 }
 
 // Add starts one more master, without slots.
@@ -69,7 +71,8 @@ func (c *RedisCluster) Meet(n *Redis) {
 }
 
 func meeting(n *Redis) []any {
-	return []any{"CLUSTER", "MEET", "127.0.0.1", n.Port(), n.args[slices.Index(n.args, "--cluster-port")+1]}
+	return []any{"CLUSTER", "MEET", "127.0.0.1", n.Port(),
+		n.args[slices.Index(n.args, "--cluster-port")+1]}
 }
 
 // meetAll has all running nodes greet each other once more: a greeting that a busy machine keeps
@@ -125,7 +128,8 @@ func (c *RedisCluster) WaitOK() {
 				strings.Count(n.Admin().ClusterNodes(ctx).Val(), "connected") < len(c.Running()) {
 				return false
 			}
-			if repl := n.Admin().Info(ctx, "replication").Val(); strings.Contains(repl, "role:slave") && !strings.Contains(repl, "master_link_status:up") {
+			if repl := n.Admin().Info(ctx, "replication").Val(); strings.Contains(repl, "role:slave") &&
+				!strings.Contains(repl, "master_link_status:up") {
 				return false
 			}
 		}
@@ -163,7 +167,8 @@ func (s *Redis) slots() (ranges []slotRange) {
 	for _, x := range list {
 		r := x.([]any)
 		master := r[2].([]any)
-		ranges = append(ranges, slotRange{int(r[0].(int64)), int(r[1].(int64)), fmt.Sprintf("%v:%v", master[0], master[1]), len(r) - 2})
+		ranges = append(ranges, slotRange{int(r[0].(int64)), int(r[1].(int64)),
+			fmt.Sprintf("%v:%v", master[0], master[1]), len(r) - 2})
 	}
 	return ranges
 }

@@ -29,7 +29,8 @@ func StartRedisSentinel(t testing.TB, conf string, args ...string) *RedisSentine
 	master := StartRedis(t, args...)
 	c.Nodes = []*Redis{master}
 	for range 2 {
-		c.Nodes = append(c.Nodes, StartRedis(t, append([]string{"--replicaof", "127.0.0.1 " + fmt.Sprint(master.Port())}, args...)...))
+		c.Nodes = append(c.Nodes, StartRedis(t, append([]string{"--replicaof",
+			"127.0.0.1 " + fmt.Sprint(master.Port())}, args...)...))
 	}
 	c.until("the replicas follow", func() bool { return c.follow(master) == 2 })
 	conf = fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 2\nsentinel down-after-milliseconds %[1]s 500\n"+
@@ -51,7 +52,8 @@ func StartRedisSentinel(t testing.TB, conf string, args ...string) *RedisSentine
 }
 
 func (c *RedisSentinel) follow(master *Redis) int {
-	return strings.Count(master.Admin().Info(context.Background(), "replication").Val(), "state=online")
+	return strings.Count(master.Admin().Info(context.Background(), "replication").Val(),
+		"state=online")
 }
 
 func (c *RedisSentinel) until(what string, ok func() bool) {
@@ -80,7 +82,8 @@ func (c *RedisSentinel) Master() *Redis {
 		if s.cmd == nil {
 			continue
 		}
-		v, _ := s.Admin().Do(context.Background(), "SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterName).StringSlice()
+		v, _ := s.Admin().Do(context.Background(), "SENTINEL", "GET-MASTER-ADDR-BY-NAME",
+			MasterName).StringSlice()
 		votes[strings.Join(v, ":")]++
 	}
 	for _, n := range c.Nodes {
@@ -97,7 +100,8 @@ func (c *RedisSentinel) Failover() {
 	c.t.Helper()
 	old := c.Master()
 	c.until("a sentinel starts the fail-over", func() bool {
-		return c.Sentinels[0].Admin().Do(context.Background(), "SENTINEL", "FAILOVER", MasterName).Err() == nil
+		return c.Sentinels[0].Admin().Do(context.Background(), "SENTINEL", "FAILOVER",
+			MasterName).Err() == nil
 	})
 	c.WaitOther(old)
 }

@@ -101,7 +101,8 @@ func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 	for range 5 {
 		all := make([]*ZooKeeper, n)
 		for i := range all {
-			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: freePort(t), peer: freePort(t), election: freePort(t), settings: settings}
+			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: freePort(t),
+				peer: freePort(t), election: freePort(t), settings: settings}
 			all[i].closing = all[i].closeAdmin
 		}
 		ok := true
@@ -166,7 +167,8 @@ func (z *ZooKeeper) writeConfig() string {
 	data := z.data()
 	var b strings.Builder
 	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\ntickTime=%d\nmaxSessionTimeout=60000\n"+
-		"4lw.commands.whitelist=*\nmaxClientCnxns=0\nadmin.enableServer=false\n", data, z.client, ZooKeeperTick.Milliseconds())
+		"4lw.commands.whitelist=*\nmaxClientCnxns=0\nadmin.enableServer=false\n", data, z.client,
+		ZooKeeperTick.Milliseconds())
 	if z.ensemble != nil {
 		fmt.Fprintf(&b, "initLimit=50\nsyncLimit=10\n")
 		for _, m := range z.ensemble {
@@ -179,7 +181,8 @@ func (z *ZooKeeper) writeConfig() string {
 		}
 	}
 	path := filepath.Join(z.dir, "zoo.cfg")
-	for _, err := range []error{os.MkdirAll(data, 0o700), os.WriteFile(path, []byte(b.String()), 0o600),
+	for _, err := range []error{os.MkdirAll(data, 0o700),
+		os.WriteFile(path, []byte(b.String()), 0o600),
 		os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(z.id)), 0o600)} {
 		if err != nil {
 			z.t.Fatal(err)
@@ -263,7 +266,8 @@ func (quiet) Printf(string, ...any) {}
 // Client is a session of the test's own with ZooKeeper's Go client.
 func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	t.Helper()
-	c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}),
+		zk.WithLogInfo(false))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +283,8 @@ func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 func (z *ZooKeeper) Admin() *zk.Conn {
 	z.t.Helper()
 	if z.admin == nil {
-		c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+		c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}),
+			zk.WithLogInfo(false))
 		if err != nil {
 			z.t.Fatal(err)
 		}

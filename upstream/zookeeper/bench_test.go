@@ -66,9 +66,11 @@ func BenchmarkPairs(b *testing.B) {
 // permits that others hold. go test -run '^$' -bench Permits ./upstream/zookeeper
 func BenchmarkPermits(b *testing.B) {
 	srv := testserver.StartZooKeeper(b)
-	for _, c := range []struct{ size, held int }{{1, 0}, {1, 1000}, {1, 9000}, {64, 0}, {64, 1000}, {256, 0}} {
+	for _, c := range []struct{ size, held int }{{1, 0}, {1, 1000}, {1, 9000}, {64, 0},
+		{64, 1000}, {256, 0}} {
 		b.Run(fmt.Sprintf("batches of %d beside %d", c.size, c.held), func(b *testing.B) {
-			holder, p := newPeer(b, srv.URL()+"?session=40s&timeout=20s"), newPeer(b, srv.URL()+"?session=40s&timeout=20s")
+			holder, p := newPeer(b, srv.URL()+"?session=40s&timeout=20s"),
+				newPeer(b, srv.URL()+"?session=40s&timeout=20s")
 			key := fmt.Sprint("k", c.size, "-", c.held)
 			for left := c.held; left > 0; left -= 250 {
 				sem{holder, key, 10_000}.take(min(left, 250))

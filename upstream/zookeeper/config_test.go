@@ -11,13 +11,20 @@ import (
 
 func TestURLs(t *testing.T) {
 	for url, want := range map[string]zookeeper.Config{
-		"zookeeper://a":                            {Servers: []string{"a:2181"}, Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
-		"zookeeper://a,b:1,[::1]:2/x/y/":           {Servers: []string{"a:2181", "b:1", "[::1]:2"}, Chroot: "/x/y", Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
-		"zookeeper://a/?session=4s":                {Servers: []string{"a:2181"}, Session: 4 * time.Second, Timeout: time.Second, Open: true},
-		"zookeeper://u:s3cret@a":                   {Servers: []string{"a:2181"}, Session: 10 * time.Second, Timeout: 2 * time.Second},
-		"zookeeper://u@a?password_file=p&acl=open": {Servers: []string{"a:2181"}, Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
-		"zookeeper://a/l%C3%A4?timeout=300ms":      {Servers: []string{"a:2181"}, Chroot: "/lä", Session: 10 * time.Second, Timeout: 300 * time.Millisecond, Open: true},
-		"zookeeper://a?tls=true&server_name=b&acl=open": {Servers: []string{"a:2181"}, Session: 10 * time.Second, Timeout: 2 * time.Second,
+		"zookeeper://a": {Servers: []string{"a:2181"},
+			Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
+		"zookeeper://a,b:1,[::1]:2/x/y/": {Servers: []string{"a:2181", "b:1", "[::1]:2"},
+			Chroot: "/x/y", Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
+		"zookeeper://a/?session=4s": {Servers: []string{"a:2181"},
+			Session: 4 * time.Second, Timeout: time.Second, Open: true},
+		"zookeeper://u:s3cret@a": {Servers: []string{"a:2181"},
+			Session: 10 * time.Second, Timeout: 2 * time.Second},
+		"zookeeper://u@a?password_file=p&acl=open": {Servers: []string{"a:2181"},
+			Session: 10 * time.Second, Timeout: 2 * time.Second, Open: true},
+		"zookeeper://a/l%C3%A4?timeout=300ms": {Servers: []string{"a:2181"}, Chroot: "/lä",
+			Session: 10 * time.Second, Timeout: 300 * time.Millisecond, Open: true},
+		"zookeeper://a?tls=true&server_name=b&acl=open": {Servers: []string{"a:2181"},
+			Session: 10 * time.Second, Timeout: 2 * time.Second,
 			Open: true},
 	} {
 		c, err := zookeeper.Parse(url)
@@ -25,7 +32,8 @@ func TestURLs(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		if strings.Join(c.Servers, ",") != strings.Join(want.Servers, ",") || c.Chroot != want.Chroot || c.Session != want.Session ||
+		if strings.Join(c.Servers, ",") != strings.Join(want.Servers, ",") || c.Chroot != want.Chroot ||
+			c.Session != want.Session ||
 			c.Timeout != want.Timeout || c.Open != want.Open {
 			t.Errorf("%s is %+v", url, c)
 		}

@@ -17,7 +17,8 @@ func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 	se := &session{store: s, no: 1, ttl: 4 * time.Second, wire: first, ready: true}
 	want := func(what string, base int64) {
 		t.Helper()
-		if until := cache.LeaseDeadline(base*ms, int64(4*time.Second)); base != 0 && se.until != until || base == 0 && se.until != 0 {
+		if until := cache.LeaseDeadline(base*ms, int64(4*time.Second)); base != 0 && se.until != until ||
+			base == 0 && se.until != 0 {
 			t.Errorf("%s: the deadline is %d ms, not that of %d ms", what, se.until/ms, base)
 		}
 	}

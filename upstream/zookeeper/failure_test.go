@@ -44,7 +44,8 @@ func TestRestartKeepsTheSessionAndItsLeases(t *testing.T) {
 	srv.Kill()
 	p.eventually("the server's absence is noticed", func() bool {
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long})
-		if res[0].Status != cache.Refused && res[0].Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
+		if res[0].Status != cache.Refused && res[0].Status != cache.Unknown ||
+			!errors.Is(err, upstream.ErrDown) {
 			t.Fatalf("without a server it is %v (%v)", res[0].Status, err)
 		}
 		return res[0].Status == cache.Refused
@@ -84,12 +85,18 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 		p.want(r, cache.Unknown)
 		return true
 	})
-	p.eventually("nothing more is sent", func() bool { return p.try("b", p.token()).Status == cache.Refused })
+	p.eventually("nothing more is sent", func() bool {
+		return p.try("b", p.token()).Status == cache.Refused
+	})
 	srv.Resume()
 	// It may have happened: a withdrawal is done once that is known.
-	p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
+	p.eventually("the unresolved request is withdrawn", func() bool {
+		return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done
+	})
 	p.want(p.answered(func() cache.Result { return p.do(cache.OpPeek, 0, "a", 0) }), cache.Done)
-	p.eventually("the lease is renewed", func() bool { return p.renew("held", held).Status == cache.Done })
+	p.eventually("the lease is renewed", func() bool {
+		return p.renew("held", held).Status == cache.Done
+	})
 	p.take("a", cache.Exclusive)
 }
 
@@ -112,7 +119,8 @@ func (p *peer) released(key string, token uint64) {
 
 // lostAnswer makes one op's answer get lost: it happens at the server, or with
 // happens false does not.
-func lostAnswer(t *testing.T, p *peer, proxy *faultproxy.Proxy, happens bool, op func() cache.Result) {
+func lostAnswer(t *testing.T, p *peer, proxy *faultproxy.Proxy, happens bool,
+	op func() cache.Result) {
 	t.Helper()
 	dir := faultproxy.ToServer
 	if happens {
@@ -136,7 +144,8 @@ func TestAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	proxy, url := proxied(t, srv)
-	p, other := newPeer(t, url+"?session=40s&timeout=2s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, other := newPeer(t, url+"?session=40s&timeout=2s"),
+		newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	p.used("a")
 	for _, happens := range []bool{true, false} {
 		tok := p.token()
@@ -153,13 +162,19 @@ func TestAnswersThatNeverCome(t *testing.T) {
 
 		tok = p.token()
 		lostAnswer(t, p, proxy, happens, func() cache.Result { return p.join("a", tok) })
-		p.eventually("it is withdrawn", func() bool { return p.do(cache.OpWithdraw, 0, "a", tok).Status == cache.Done })
+		p.eventually("it is withdrawn", func() bool {
+			return p.do(cache.OpWithdraw, 0, "a", tok).Status == cache.Done
+		})
 		other.want(other.do(cache.OpPeek, 0, "a", 0), cache.Done)
 
 		tok = p.token()
 		p.soon(cache.OpTry, "a", tok)
-		lostAnswer(t, p, proxy, happens, func() cache.Result { return p.do(cache.OpDowngrade, 0, "a", tok) })
-		p.eventually("it is downgraded", func() bool { return p.do(cache.OpDowngrade, 0, "a", tok).Status == cache.Done })
+		lostAnswer(t, p, proxy, happens, func() cache.Result {
+			return p.do(cache.OpDowngrade, 0, "a", tok)
+		})
+		p.eventually("it is downgraded", func() bool {
+			return p.do(cache.OpDowngrade, 0, "a", tok).Status == cache.Done
+		})
 		s, _ := other.take("a", cache.Shared)
 		other.want(other.release("a", s), cache.Done)
 		p.released("a", tok)
@@ -170,7 +185,8 @@ func TestExpiredSessionIsLostAndItsGrantsWithIt(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	proxy, url := proxied(t, srv)
-	p, other := newPeer(t, url+"?session=4s&timeout=1s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, other := newPeer(t, url+"?session=4s&timeout=1s"),
+		newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	tok, base := p.take("a", cache.Exclusive)
 	q := p.token()
 	o, _ := other.take("b", cache.Exclusive)
@@ -202,7 +218,8 @@ func TestExpiredSessionIsLostAndItsGrantsWithIt(t *testing.T) {
 	p.want(p.answered(func() cache.Result { return p.release("a", tok) }), cache.NotHeld)
 	again := p.token()
 	p.want(p.answered(func() cache.Result { return p.try("a", again) }), cache.Busy)
-	r := p.want(p.answered(func() cache.Result { return p.join("b", q) }), cache.Queued) // its place was lost
+	// its place was lost
+	r := p.want(p.answered(func() cache.Result { return p.join("b", q) }), cache.Queued)
 	if r.SessionNo <= first.SessionNo {
 		t.Errorf("session %d after %d", r.SessionNo, first.SessionNo)
 	}
@@ -276,7 +293,8 @@ func TestMemberLostKeepsTheSession(t *testing.T) {
 			t.Fatalf("session %d after %d", r.SessionNo, no)
 		}
 	}
-	for _, lost := range []func(*testserver.ZooKeeper) bool{(*testserver.ZooKeeper).Leads, func(z *testserver.ZooKeeper) bool { return connected(z, p) }} {
+	for _, lost := range []func(*testserver.ZooKeeper) bool{(*testserver.ZooKeeper).Leads,
+		func(z *testserver.ZooKeeper) bool { return connected(z, p) }} {
 		for _, z := range all {
 			if lost(z) {
 				z.Kill()
@@ -303,7 +321,8 @@ func TestMemberLostKeepsTheSession(t *testing.T) {
 	all[1].Kill()
 	p.eventually("the store is down", func() bool {
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long})
-		if res[0].Status != cache.Refused && res[0].Status != cache.Unknown && res[0].Status != cache.Granted {
+		if res[0].Status != cache.Refused && res[0].Status != cache.Unknown &&
+			res[0].Status != cache.Granted {
 			t.Fatalf("it is %v", res[0].Status)
 		}
 		return res[0].Status == cache.Refused && errors.Is(err, upstream.ErrDown)
@@ -376,7 +395,9 @@ func nth(t testing.TB, c *zk.Conn, path string, n int) string {
 	if err != nil || len(names) <= n {
 		t.Fatalf("%s has %d children (%v)", path, len(names), err)
 	}
-	slices.SortFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
+	slices.SortFunc(names, func(a, b string) int {
+		return strings.Compare(a[len(a)-10:], b[len(b)-10:])
+	})
 	return names[n]
 }
 

@@ -64,7 +64,8 @@ var buildCurator = sync.OnceValues(func() (jar string, err error) {
 	if err := runMaven(out); err != nil {
 		return "", err
 	}
-	if err := os.Rename(out, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another may have been quicker
+	// another may have been quicker
+	if err := os.Rename(out, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
 	return jar, nil
@@ -92,7 +93,8 @@ func startCurator(t testing.TB, srv *testserver.ZooKeeper, session time.Duration
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", jar, srv.Addr(), fmt.Sprint(session.Milliseconds()))
+	cmd := exec.Command("java", "-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", jar,
+		srv.Addr(), fmt.Sprint(session.Milliseconds()))
 	in, err1 := cmd.StdinPipe()
 	out, err2 := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr
@@ -189,7 +191,8 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	waits := cur.ask("lock /locks/a")
 	p.eventually("Curator waits", func() bool { return len(children(t, srv, "/locks/a")) == 3 })
 	p.want(p.release("a", w), cache.Done)
-	if r := q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Granted); r.Base <= first.Base || !r.Contended {
+	if r := q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Granted); r.Base <= first.Base ||
+		!r.Contended {
 		t.Errorf("base %d after %d, contended %v", r.Base, first.Base, r.Contended)
 	}
 	cur.quiet(waits)
@@ -224,7 +227,8 @@ func TestCuratorAndWeNeverHoldTogether(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	cur := startCurator(t, srv, 30*time.Second)
-	p, q := newPeer(t, srv.URL()+"/locks?session=30s&timeout=10s"), newPeer(t, srv.URL()+"/locks?session=30s&timeout=10s")
+	p, q := newPeer(t, srv.URL()+"/locks?session=30s&timeout=10s"),
+		newPeer(t, srv.URL()+"/locks?session=30s&timeout=10s")
 	var inside atomic.Int32
 	enter := func(who string) {
 		if n := inside.Add(1); n != 1 {
@@ -248,7 +252,8 @@ func TestCuratorAndWeNeverHoldTogether(t *testing.T) {
 		wg.Go(func() {
 			for range turns {
 				tok := x.token()
-				for end := time.Now().Add(bound); x.do(kind, cache.Exclusive, "a", tok).Status != cache.Granted; {
+				for end := time.Now().Add(bound); x.do(kind, cache.Exclusive, "a",
+					tok).Status != cache.Granted; {
 					if time.Now().After(end) {
 						t.Error("we do not get it")
 						return
@@ -328,7 +333,8 @@ func TestForeignNodesOfAllKinds(t *testing.T) {
 	tok, _ := p.take("a", cache.Exclusive)
 	p.want(p.release("a", tok), cache.Done)
 	// What has one holds it, whatever its data says, and for ever if it is for ever.
-	for i, name := range []string{"lock-", "_c_0a0a0a0a-0000-4000-8000-000000000000-lock-", "0123456789abcdef__lock__", "_c_x-__WRIT__"} {
+	for i, name := range []string{"lock-", "_c_0a0a0a0a-0000-4000-8000-000000000000-lock-",
+		"0123456789abcdef__lock__", "_c_x-__WRIT__"} {
 		key := fmt.Sprint("b", i)
 		make1("/locks/"+key, "", 0)
 		path := make1("/locks/"+key+"/"+name, "locksidecar shared x", zk.FlagSequence)

@@ -32,8 +32,8 @@ func config(t testing.TB, url string) zookeeper.Config {
 	return cfg
 }
 
-// newPeer opens a store and closes it with the test. Unless url says otherwise, its session and timeout are longer than
-// a busy machine stalls.
+// newPeer opens a store and closes it with the test. Unless url says otherwise, its session and
+// timeout are longer than a busy machine stalls.
 func newPeer(t testing.TB, url string) *peer {
 	t.Helper()
 	if !strings.Contains(url, "?") {

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// A daemon opens the same ZooKeeper anew, as after a reload. It refuses a server that is behind what an earlier Store has
-// seen, since fences would fall.
+// A daemon opens the same ZooKeeper anew, as after a reload. It refuses a server that is behind
+// what an earlier Store has seen, since fences would fall.
 func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 	t.Parallel()
 	cfg, err := zookeeper.Parse(testserver.StartZooKeeper(t).URL())
@@ -20,7 +20,8 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 	}
 	seen := new(atomic.Int64)
 	for range 2 {
-		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen), zookeeper.WithClock(clock))
+		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen),
+			zookeeper.WithClock(clock))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -33,7 +34,9 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Errorf("two sessions were made, and the transaction id is %d", rev)
 	}
 	seen.Store(rev + 1000)
-	if _, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen), zookeeper.WithClock(clock)); !errors.Is(err, zookeeper.ErrServer) || !strings.Contains(err.Error(), "lost data") {
+	if _, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen),
+		zookeeper.WithClock(clock)); !errors.Is(err,
+		zookeeper.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
 	}
 }

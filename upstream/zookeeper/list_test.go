@@ -53,15 +53,18 @@ func TestListKnowsWhatTheStoreKnows(t *testing.T) {
 		"foreign": {Mode: cache.Exclusive, Foreign: true, Name: "/l/foreign"},
 	} {
 		got, ok := all[key]
-		if !ok || got.Mode != want.Mode || got.Mine != want.Mine || got.Foreign != want.Foreign || got.Waiters != want.Waiters || got.Name != want.Name ||
-			want.Base != 0 && got.Base != want.Base || got.Base == 0 || got.Left != -1 || !strings.HasPrefix(got.Holder, "session 0x") {
+		if !ok || got.Mode != want.Mode || got.Mine != want.Mine || got.Foreign != want.Foreign ||
+			got.Waiters != want.Waiters || got.Name != want.Name ||
+			want.Base != 0 && got.Base != want.Base || got.Base == 0 || got.Left != -1 ||
+			!strings.HasPrefix(got.Holder, "session 0x") {
 			t.Errorf("%s is %+v (there %v)", key, got, ok)
 		}
 	}
 	if len(all) != 4 {
 		t.Errorf("there are %d locks: %v", len(all), all)
 	}
-	if locks, next, err := p.List(t.Context(), "mine/", "", 10); err != nil || len(locks) != 1 || next != "" {
+	if locks, next, err := p.List(t.Context(), "mine/", "", 10); err != nil ||
+		len(locks) != 1 || next != "" {
 		t.Error(locks, next, err)
 	}
 }
@@ -83,7 +86,8 @@ func TestListOfManyLongNames(t *testing.T) {
 	for made := 0; made < many; made += 250 {
 		ops := make([]any, 250)
 		for i := range ops {
-			ops[i] = &zk.CreateRequest{Path: fmt.Sprint("/l/order:", strings.Repeat("x", 800), made+i), Acl: zk.WorldACL(zk.PermAll)}
+			ops[i] = &zk.CreateRequest{Path: fmt.Sprint("/l/order:", strings.Repeat("x", 800), made+i),
+				Acl: zk.WorldACL(zk.PermAll)}
 		}
 		if _, err := c.Multi(ops...); err != nil {
 			t.Fatal(err)
@@ -122,7 +126,8 @@ func TestSweepRemovesWhatNobodyKnows(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	proxy, url := proxied(t, srv)
-	p, other := newPeer(t, url+"?session=40s&timeout=2s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, other := newPeer(t, url+"?session=40s&timeout=2s"),
+		newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	kept, _ := p.take("kept", cache.Exclusive)
 	p.take("lost", cache.Exclusive)
 	o, _ := other.take("queue", cache.Exclusive)
@@ -136,13 +141,16 @@ func TestSweepRemovesWhatNobodyKnows(t *testing.T) {
 		}
 		return len(names)
 	}
-	p.eventually("an acquire happens whose answer is lost", func() bool { // a busy server drops what a cut connection sent
+	// a busy server drops what a cut connection sent
+	p.eventually("an acquire happens whose answer is lost", func() bool {
 		lostAnswer(t, p, proxy, true, func() cache.Result { return p.try("asked", p.token()) })
 		p.eventually("it is back", func() bool { return p.Ping(t.Context()) == nil })
 		return asked() > 0
 	})
 	want := 2 + asked()
-	n, err := p.Sweep(t.Context(), func(key string, token uint64) bool { return key == "kept" && token == kept })
+	n, err := p.Sweep(t.Context(), func(key string, token uint64) bool {
+		return key == "kept" && token == kept
+	})
 	if n != want || err != nil {
 		t.Errorf("it removes %d of %d (%v)", n, want, err)
 	}
@@ -151,7 +159,8 @@ func TestSweepRemovesWhatNobodyKnows(t *testing.T) {
 	other.want(other.release("queue", o), cache.Done)
 	other.take("queue", cache.Exclusive)
 	p.want(p.renew("kept", kept), cache.Done)
-	if n, err := p.Sweep(t.Context(), func(string, uint64) bool { return true }); n != 0 || err != nil {
+	if n, err := p.Sweep(t.Context(), func(string, uint64) bool { return true }); n != 0 ||
+		err != nil {
 		t.Errorf("again it removes %d (%v)", n, err)
 	}
 }
@@ -160,7 +169,8 @@ func TestNamesOfAllKindsAreLocks(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p := newPeer(t, srv.URL())
-	keys := []string{".", "..", "...", "zookeeper", ".locksidecar", "a/b", "/", "//", "%", "%2F", "😀", "\ue000", "\uf8ff", "\ufffd", "\u0085", "a\x7f",
+	keys := []string{".", "..", "...", "zookeeper", ".locksidecar", "a/b", "/", "//", "%", "%2F", "😀",
+		"\ue000", "\uf8ff", "\ufffd", "\u0085", "a\x7f",
 		strings.Repeat("/", 512), strings.Repeat("é", 256)}
 	var ops []upstream.Op
 	for _, k := range keys {
@@ -211,5 +221,7 @@ func TestNothingStaysAtTheServer(t *testing.T) {
 	if err := q.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.eventually("an idle store leaves nothing", func() bool { return len(children(t, srv, "/m")) == 0 })
+	p.eventually("an idle store leaves nothing", func() bool {
+		return len(children(t, srv, "/m")) == 0
+	})
 }

@@ -10,7 +10,8 @@ import (
 )
 
 func FuzzEscape(f *testing.F) {
-	for _, k := range []string{"a", ".", "..", "...", ".a", "zookeeper", "zookeepers", internalDir, "a/b", "%2F", "a%", "\x00", "\u007f\u009f", "\ue000", "\ufffd", "😀", "\xff\xfe", "日本"} {
+	for _, k := range []string{"a", ".", "..", "...", ".a", "zookeeper", "zookeepers", internalDir,
+		"a/b", "%2F", "a%", "\x00", "\u007f\u009f", "\ue000", "\ufffd", "😀", "\xff\xfe", "日本"} {
 		f.Add(k)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -18,7 +19,8 @@ func FuzzEscape(f *testing.F) {
 		if key == "" {
 			return
 		}
-		if name == "." || name == ".." || name == internalDir || name == "zookeeper" || strings.Contains(name, "/") || strings.ContainsFunc(name, forbidden) {
+		if name == "." || name == ".." || name == internalDir || name == "zookeeper" ||
+			strings.Contains(name, "/") || strings.ContainsFunc(name, forbidden) {
 			t.Errorf("%q becomes %q", key, name)
 		}
 		if back, ok := keyOf(name); back != key || !ok {
@@ -34,7 +36,8 @@ func FuzzParseNode(f *testing.F) {
 	f.Add("_c_-lock-")
 	f.Fuzz(func(t *testing.T, name string) {
 		n, ok := parseNode(name)
-		if n.ours && (!ok || !strings.HasPrefix(name, strings.ToLower(newName(n.sid, n.token, modeOf(n), n.try))[:3])) {
+		if n.ours && (!ok || !strings.HasPrefix(name,
+			strings.ToLower(newName(n.sid, n.token, modeOf(n), n.try))[:3])) {
 			t.Errorf("%q is ours", name)
 		}
 	})
@@ -48,13 +51,15 @@ func modeOf(n node) cache.Mode {
 }
 
 func TestNodeNames(t *testing.T) {
-	for _, sid := range []int64{1, -1, math.MinInt64, math.MaxInt64, 0x0123456789abcdef, 0x100000a1b2c30001} {
+	for _, sid := range []int64{1, -1, math.MinInt64, math.MaxInt64, 0x0123456789abcdef,
+		0x100000a1b2c30001} {
 		for _, token := range []uint64{0, 1, 1<<48 + 7, maxToken} {
 			for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 				for _, try := range []bool{false, true} {
 					name := newName(sid, token, mode, try) + "0000000042"
 					n, ok := parseNode(name)
-					if want := (node{name: name, seq: 42, ours: true, sid: sid, token: token, shared: mode == cache.Shared, try: try}); !ok || n != want {
+					if want := (node{name: name, seq: 42, ours: true, sid: sid, token: token,
+						shared: mode == cache.Shared, try: try}); !ok || n != want {
 						t.Fatalf("%s is %+v, not %+v", name, n, want)
 					}
 					if len(name) != len("_c_")+uuidLen+len("-lock-")+10 {
@@ -64,7 +69,8 @@ func TestNodeNames(t *testing.T) {
 			}
 		}
 	}
-	for _, foreign := range []string{"_c_0a0a0a0a-0000-4000-8000-000000000000-lock-0000000001", "_c_0123456789abcdef0123456789abcdef-lock-0000000001", "lock-0000000001"} {
+	for _, foreign := range []string{"_c_0a0a0a0a-0000-4000-8000-000000000000-lock-0000000001",
+		"_c_0123456789abcdef0123456789abcdef-lock-0000000001", "lock-0000000001"} {
 		if n, ok := parseNode(foreign); !ok || n.ours || n.seq != 1 {
 			t.Errorf("%s is %+v", foreign, n)
 		}
@@ -77,12 +83,14 @@ func TestNodeNames(t *testing.T) {
 }
 
 func TestOrderOutlivesTheNumbers(t *testing.T) {
-	q := readQueue([]string{"lock--2147483647", "x", "lock-2147483647", "lock--2147483648", "lock-2147483646"}, parseNode)
+	q := readQueue([]string{"lock--2147483647", "x", "lock-2147483647", "lock--2147483648",
+		"lock-2147483646"}, parseNode)
 	var order []string
 	for _, n := range q {
 		order = append(order, n.name)
 	}
-	if want := []string{"lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"}; !slices.Equal(order, want) {
+	if want := []string{"lock-2147483646", "lock-2147483647", "lock--2147483648",
+		"lock--2147483647"}; !slices.Equal(order, want) {
 		t.Errorf("the order is %v", order)
 	}
 }
@@ -91,7 +99,8 @@ func TestOrderOutlivesTheNumbers(t *testing.T) {
 // t and u tries, exclusive and shared.
 func queueOf(letters string) (q []node) {
 	for i, c := range letters {
-		q = append(q, node{seq: int32(i), ours: c != 'f', sid: int64(i), shared: c == 's' || c == 'u', try: c == 't' || c == 'u'})
+		q = append(q, node{seq: int32(i), ours: c != 'f', sid: int64(i), shared: c == 's' || c == 'u',
+			try: c == 't' || c == 'u'})
 	}
 	return q
 }

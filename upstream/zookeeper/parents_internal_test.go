@@ -23,10 +23,13 @@ func TestIdleParentsTakeBoundedMemory(t *testing.T) {
 	for e := ps.queue.Front(); e != nil; e = e.Next() {
 		bytes += idleCost + len(e.Value.(*idleParent).path)
 	}
-	if ps.bytes > hardIdleBytes || ps.bytes != bytes || len(ps.byPath) != ps.queue.Len() || ps.queue.Len() < hardIdleBytes/idleCost/2 {
-		t.Errorf("%d and %d parents are remembered in %d bytes, counted as %d", len(ps.byPath), ps.queue.Len(), bytes, ps.bytes)
+	if ps.bytes > hardIdleBytes || ps.bytes != bytes || len(ps.byPath) != ps.queue.Len() ||
+		ps.queue.Len() < hardIdleBytes/idleCost/2 {
+		t.Errorf("%d and %d parents are remembered in %d bytes, counted as %d", len(ps.byPath),
+			ps.queue.Len(), bytes, ps.bytes)
 	}
-	if ps.byPath["/again"] == nil || ps.byPath[fmt.Sprint("/order:", many-1)] == nil || ps.byPath["/order:0"] != nil {
+	if ps.byPath["/again"] == nil || ps.byPath[fmt.Sprint("/order:", many-1)] == nil ||
+		ps.byPath["/order:0"] != nil {
 		t.Error("other parents than the oldest are forgotten")
 	}
 	// Parents above the limit are due at once, one round after the other. The rest is due later.
@@ -81,15 +84,18 @@ func TestParentsThatChangeBeforeTheyAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := c.Create("/used/lock-", nil, zk.FlagEphemeralSequential, zk.WorldACL(zk.PermAll)); err != nil {
+	if _, err := c.Create("/used/lock-", nil, zk.FlagEphemeralSequential,
+		zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
-	errs := se.deleteParents(t.Context(), []*idleParent{{path: "/empty"}, {path: "/used"}, {path: "/gone"}, {path: "/last"}})
+	errs := se.deleteParents(t.Context(), []*idleParent{{path: "/empty"}, {path: "/used"},
+		{path: "/gone"}, {path: "/last"}})
 	if !slices.Equal(errs, []error{nil, zk.ErrNotEmpty, errNoNode, nil}) {
 		t.Errorf("the errors are %v", errs)
 	}
 	names, _, err := c.Children("/")
-	if slices.Sort(names); err != nil || !slices.Equal(names, []string{internalDir, "used", "zookeeper"}) {
+	if slices.Sort(names); err != nil || !slices.Equal(names,
+		[]string{internalDir, "used", "zookeeper"}) {
 		t.Errorf("there are %v (%v)", names, err)
 	}
 }

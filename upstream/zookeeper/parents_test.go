@@ -19,7 +19,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// noServerRemoval is a server option: the server itself removes no empty containers during the test.
+// noServerRemoval is a server option: the server itself removes no empty containers during the
+// test.
 const noServerRemoval = "-Dznode.container.checkIntervalMs=3600000"
 
 // idlePeer opens a store with opt, usually WithIdle.
@@ -102,20 +103,24 @@ func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 
 	// Above the limit, the oldest parents are removed early.
 	const keys, kept = 2048, 256
-	p := idlePeer(t, srv.URL()+"?session=40s&timeout=20s", zookeeper.WithIdle(time.Hour, kept*zookeeper.IdleCost, time.Millisecond))
+	p := idlePeer(t, srv.URL()+"?session=40s&timeout=20s",
+		zookeeper.WithIdle(time.Hour, kept*zookeeper.IdleCost, time.Millisecond))
 	before := nodes(p, srv)
 	for used := 0; used < keys; used += 4 * batch {
 		for range 4 {
 			p.useOnce(batch)
 		}
-		p.eventually("there are not more nodes than idle parents may be", func() bool { return nodes(p, srv) <= before+1+kept })
+		p.eventually("there are not more nodes than idle parents may be", func() bool {
+			return nodes(p, srv) <= before+1+kept
+		})
 	}
 	if n, _ := p.Idle(); n == 0 || n > kept {
 		t.Errorf("%d idle parents are remembered", n)
 	}
 
 	// All others are removed after their idle time.
-	q := idlePeer(t, srv.URL()+"/q?session=40s&timeout=20s", zookeeper.WithIdle(100*time.Millisecond, 1<<20, time.Millisecond))
+	q := idlePeer(t, srv.URL()+"/q?session=40s&timeout=20s",
+		zookeeper.WithIdle(100*time.Millisecond, 1<<20, time.Millisecond))
 	q.useOnce(batch)
 	q.eventually("no node is left of keys that are not used any more", func() bool {
 		n, _ := q.Idle()
@@ -128,7 +133,8 @@ func TestParentsOfALostSessionAreRemoved(t *testing.T) {
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	proxy, url := proxied(t, srv)
 	// The dead session's nodes have to expire before the parents have been tried three times.
-	p := idlePeer(t, url+"/l?session=4s&timeout=2s", zookeeper.WithIdle(5*time.Second, 1<<20, time.Millisecond))
+	p := idlePeer(t, url+"/l?session=4s&timeout=2s",
+		zookeeper.WithIdle(5*time.Second, 1<<20, time.Millisecond))
 	p.take("a", cache.Exclusive)
 	sem{p, "b", 1}.take(1)
 	proxy.BlackHole(faultproxy.Both, true)
@@ -144,7 +150,8 @@ func TestParentsOfALostSessionAreRemoved(t *testing.T) {
 func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
-	p, other := idlePeer(t, srv.URL()+"/l", zookeeper.WithIdle(0, 0, time.Millisecond)), newPeer(t, srv.URL()+"/l")
+	p, other := idlePeer(t, srv.URL()+"/l", zookeeper.WithIdle(0, 0, time.Millisecond)),
+		newPeer(t, srv.URL()+"/l")
 	// A permanent node, as kazoo and the Go client create it and rely on it.
 	if _, err := srv.Admin().Create("/l/kept", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
@@ -168,13 +175,14 @@ func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
 	other.want(other.release("held", held), cache.Done)
 }
 
-// Parents are removed all the time while others use them: each lock has one holder, fences rise, and
-// every acquire succeeds.
+// Parents are removed all the time while others use them: each lock has one holder, fences rise,
+// and every acquire succeeds.
 func TestParentsRemovedUnderOthers(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	cur := startCurator(t, srv, 30*time.Second)
-	p := idlePeer(t, srv.URL()+"/locks?session=30s&timeout=10s", zookeeper.WithIdle(0, 0, time.Millisecond))
+	p := idlePeer(t, srv.URL()+"/locks?session=30s&timeout=10s",
+		zookeeper.WithIdle(0, 0, time.Millisecond))
 	for range 2 { // Curator's lock has used the parent before it goes away
 		p.used("a")
 		cur.want(cur.ask("lock /locks/a"), "yes")
@@ -183,7 +191,8 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 		p.eventually("the parent is removed", func() bool {
 			left := children(t, srv, "/locks")
 			data, _, _ := srv.Admin().Get("/locks/a")
-			if len(left) == 2 && string(data) != "locksidecar" { // Curator has made it: the server removes it
+			// Curator has made it: the server removes it
+			if len(left) == 2 && string(data) != "locksidecar" {
 				_ = srv.Admin().Delete("/locks/a", -1)
 			}
 			return len(left) == 1
@@ -219,12 +228,14 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 	})
 	for range 2 {
 		for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpTry} {
-			x := idlePeer(t, srv.URL()+"/locks?session=30s&timeout=10s", zookeeper.WithIdle(0, 0, time.Millisecond))
+			x := idlePeer(t, srv.URL()+"/locks?session=30s&timeout=10s",
+				zookeeper.WithIdle(0, 0, time.Millisecond))
 			wg.Go(func() {
 				for range turns {
 					tok := x.token()
 					var r cache.Result
-					for end := time.Now().Add(bound); r.Status != cache.Granted; r = x.do(kind, cache.Exclusive, "a", tok) {
+					for end := time.Now().Add(bound); r.Status != cache.Granted; r = x.do(kind,
+						cache.Exclusive, "a", tok) {
 						if time.Now().After(end) {
 							t.Errorf("the lock is not granted: %v (%v)", r.Status, r.Err)
 							return
@@ -247,13 +258,15 @@ func TestParentsRemovedByTwo(t *testing.T) {
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	var wg sync.WaitGroup
 	for range 2 {
-		p := idlePeer(t, srv.URL()+"/l?session=30s&timeout=10s", zookeeper.WithIdle(0, 0, time.Millisecond))
+		p := idlePeer(t, srv.URL()+"/l?session=30s&timeout=10s",
+			zookeeper.WithIdle(0, 0, time.Millisecond))
 		wg.Go(func() {
 			for range 20 {
 				p.last = 0 // the same keys
 				ops := make([]upstream.Op, 32)
 				for i := range ops {
-					ops[i] = upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Mode: cache.Shared, Token: p.token(), TTL: long}
+					ops[i] = upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Mode: cache.Shared,
+						Token: p.token(), TTL: long}
 				}
 				for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRelease} {
 					for i := range ops {
@@ -270,7 +283,8 @@ func TestParentsRemovedByTwo(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for end := time.Now().Add(bound); len(residue(t, srv, "/l")) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(bound); len(residue(t, srv,
+		"/l")) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("these nodes are left: %v", residue(t, srv, "/l"))
 		}

@@ -50,15 +50,21 @@ func TestAnswersAboutPermitsThatNeverCome(t *testing.T) {
 		// A place in the queue.
 		tok := p.token()
 		lostAnswer(t, p, proxy, happens, func() cache.Result { return mine.do(cache.OpJoin, tok) })
-		p.eventually("it is withdrawn", func() bool { return mine.do(cache.OpWithdraw, tok).Status == cache.Done })
+		p.eventually("it is withdrawn", func() bool {
+			return mine.do(cache.OpWithdraw, tok).Status == cache.Done
+		})
 		o.want(other.do(cache.OpRelease, t1[0]), cache.Done)
-		p.eventually("the other is released too", func() bool { return mine.do(cache.OpRelease, b).Status == cache.Done })
+		p.eventually("the other is released too", func() bool {
+			return mine.do(cache.OpRelease, b).Status == cache.Done
+		})
 		two, _ := other.take(2)
 		o.want(other.do(cache.OpTry, o.token()), cache.Busy)
 		for _, tok := range two {
 			o.want(other.do(cache.OpRelease, tok), cache.Done)
 		}
-		p.eventually("what is not touched stays", func() bool { return mine.do(cache.OpRenew, keep[0]).Status == cache.Done })
+		p.eventually("what is not touched stays", func() bool {
+			return mine.do(cache.OpRenew, keep[0]).Status == cache.Done
+		})
 	}
 }
 
@@ -70,7 +76,8 @@ func TestOrphansOfPermitsComeBack(t *testing.T) {
 	mine, other := sem{p, "a", 3}, sem{o, "a", 3}
 	keep, _ := mine.take(1)
 	kept := func(_ string, token uint64) bool { return token == keep[0] }
-	p.eventually("acquires happen whose answers are lost", func() bool { // a busy server drops what a cut connection sent
+	// a busy server drops what a cut connection sent
+	p.eventually("acquires happen whose answers are lost", func() bool {
 		lostAnswer(t, p, proxy, true, func() cache.Result {
 			res, _ := p.apply(mine.op(cache.OpTry, p.token()), mine.op(cache.OpTry, p.token()))
 			return res[0]
@@ -101,19 +108,24 @@ func TestOrphansOfPermitsComeBack(t *testing.T) {
 func TestPermitsOutliveARestart(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
-	p, o := newPeer(t, srv.URL()+"?session=30s&timeout=10s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, o := newPeer(t, srv.URL()+"?session=30s&timeout=10s"),
+		newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	mine, other := sem{p, "a", 2}, sem{o, "a", 2}
 	held, bases := mine.take(2)
 	q := other.queue()
 	srv.Kill()
 	srv.Start()
 	for i, tok := range held {
-		p.eventually("it is renewed", func() bool { return mine.do(cache.OpRenew, tok).Status == cache.Done })
+		p.eventually("it is renewed", func() bool {
+			return mine.do(cache.OpRenew, tok).Status == cache.Done
+		})
 		if r := p.want(mine.do(cache.OpTry, tok), cache.Granted); r.Base != bases[i] {
 			t.Errorf("its base is %d, it was %d", r.Base, bases[i])
 		}
 	}
-	o.eventually("it waits as before", func() bool { return other.do(cache.OpJoin, q).Status == cache.Queued })
+	o.eventually("it waits as before", func() bool {
+		return other.do(cache.OpJoin, q).Status == cache.Queued
+	})
 	p.want(mine.do(cache.OpRelease, held[1]), cache.Done)
 	other.told(cache.HintAvailable, q)
 	o.want(other.do(cache.OpJoin, q), cache.Granted)

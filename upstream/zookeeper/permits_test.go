@@ -23,7 +23,8 @@ type sem struct {
 }
 
 func (s sem) op(kind cache.OpKind, token uint64) upstream.Op {
-	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: s.limit, Key: s.key, Token: token, TTL: long}
+	return upstream.Op{Kind: kind, Mode: cache.Permit, Limit: s.limit, Key: s.key,
+		Token: token, TTL: long}
 }
 
 func (s sem) do(kind cache.OpKind, token uint64) cache.Result {
@@ -48,7 +49,9 @@ func (s sem) take(n int) (tokens []uint64, bases []uint64) {
 	var res []cache.Result
 	s.eventually("it is answered", func() bool {
 		res, _ = s.apply(ops...)
-		return !slices.ContainsFunc(res, func(r cache.Result) bool { return r.Status == cache.Refused || r.Status == cache.Unknown })
+		return !slices.ContainsFunc(res, func(r cache.Result) bool {
+			return r.Status == cache.Refused || r.Status == cache.Unknown
+		})
 	})
 	for _, r := range res {
 		s.want(r, cache.Granted)
@@ -96,7 +99,8 @@ func TestEachPermitOfABatchHasItsOwnBase(t *testing.T) {
 		for range 40 { // of two semaphores, with something to release and a lock
 			ops = append(ops, s.op(cache.OpJoin, s.token()), other.op(cache.OpTry, s.token()))
 		}
-		ops = append(ops, s.op(cache.OpRelease, tokens[0]), upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("lock", tokens[0]), Token: p.token(), TTL: long})
+		ops = append(ops, s.op(cache.OpRelease, tokens[0]),
+			upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("lock", tokens[0]), Token: p.token(), TTL: long})
 		res, err := p.apply(ops...)
 		of := map[string]map[uint64]bool{"k": {}, "l": {}}
 		for _, b := range bases {
@@ -114,7 +118,8 @@ func TestEachPermitOfABatchHasItsOwnBase(t *testing.T) {
 			t.Errorf("140 permits have %d bases", len(of["k"]))
 		}
 		for _, name := range children(t, srv, s.path()) {
-			if _, stat, err := srv.Admin().Get(s.path() + "/" + name); err != nil || !of["k"][uint64(stat.Czxid)] {
+			if _, stat, err := srv.Admin().Get(s.path() + "/" + name); err != nil ||
+				!of["k"][uint64(stat.Czxid)] {
 				t.Errorf("%s was made at %d, which is nobody's base (%v)", name, stat.Czxid, err)
 			}
 		}
@@ -151,8 +156,11 @@ func TestTheListGoesOnFromLocksToPermits(t *testing.T) {
 			}
 			for _, l := range locks {
 				got = append(got, fmt.Sprint(l.Key, " ", l.Mode, " ", l.Mine, " ", l.Waiters))
-				if l.Key == "a" && l.Mode == cache.Permit && (l.Base != append(bases, more...)[len(got)-3] || !strings.HasPrefix(l.Name, "/l/.locksidecar/permits/a/p-") &&
-					!strings.HasPrefix(l.Name, "/l/.locksidecar/permits/a/t-") || !strings.HasPrefix(l.Holder, "session 0x") || l.Left != -1) {
+				if l.Key == "a" && l.Mode == cache.Permit &&
+					(l.Base != append(bases, more...)[len(got)-3] ||
+						!strings.HasPrefix(l.Name, "/l/.locksidecar/permits/a/p-") &&
+							!strings.HasPrefix(l.Name, "/l/.locksidecar/permits/a/t-") ||
+						!strings.HasPrefix(l.Holder, "session 0x") || l.Left != -1) {
 					t.Errorf("it is %+v", l)
 				}
 			}
@@ -165,14 +173,16 @@ func TestTheListGoesOnFromLocksToPermits(t *testing.T) {
 			t.Errorf("by %d they are %s", limit, s)
 		}
 	}
-	if locks, _, err := p.List(t.Context(), "x", "", 10); err != nil || len(locks) != 1 || locks[0].Key != "x/y" {
+	if locks, _, err := p.List(t.Context(), "x", "", 10); err != nil || len(locks) != 1 ||
+		locks[0].Key != "x/y" {
 		t.Error(locks, err)
 	}
 }
 
 func TestPermitsThatCannotBe(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, noServerRemoval) // nor does the server remove the empty semaphore
+	// nor does the server remove the empty semaphore
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	p := newPeer(t, srv.URL())
 	none, one := sem{p, "k", 0}, sem{p, "k", 1}
 	says(t, p.want(none.do(cache.OpTry, p.token()), cache.Refused).Err, "at least one permit")
@@ -246,7 +256,8 @@ func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 func watches(t testing.TB, srv *testserver.ZooKeeper) (n int) {
 	t.Helper()
 	said := srv.Say("wchs")
-	if _, err := fmt.Sscanf(said[strings.Index(said, "Total watches:"):], "Total watches:%d", &n); err != nil {
+	if _, err := fmt.Sscanf(said[strings.Index(said, "Total watches:"):], "Total watches:%d",
+		&n); err != nil {
 		t.Fatal(said, err)
 	}
 	return n
@@ -278,7 +289,8 @@ func TestTheLimitIsWhatIsSaidLast(t *testing.T) {
 func TestBatchesOfOneSemaphoreTogether(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
-	p, o := newPeer(t, srv.URL()+"?session=30s&timeout=10s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, o := newPeer(t, srv.URL()+"?session=30s&timeout=10s"),
+		newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	mine := sem{p, "a", 12}
 	keep, _ := mine.take(4)
 	var mu sync.Mutex
@@ -335,7 +347,8 @@ func TestBatchesOfOneSemaphoreTogether(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 30 {
-			res, err := p.apply(mine.op(cache.OpRenew, keep[0]), mine.op(cache.OpRenew, keep[1]), mine.op(cache.OpRenew, keep[2]), mine.op(cache.OpRenew, keep[3]))
+			res, err := p.apply(mine.op(cache.OpRenew, keep[0]), mine.op(cache.OpRenew, keep[1]),
+				mine.op(cache.OpRenew, keep[2]), mine.op(cache.OpRenew, keep[3]))
 			for _, r := range res {
 				if r.Status != cache.Done {
 					t.Errorf("it is %v (%v)", r.Status, err)
@@ -353,7 +366,8 @@ func TestManyPermitsOfOneSemaphore(t *testing.T) {
 	t.Parallel()
 	const many = 1000
 	srv := testserver.StartZooKeeper(t)
-	p, o := newPeer(t, srv.URL()+"?session=40s&timeout=20s"), newPeer(t, srv.URL()+"?session=40s&timeout=20s")
+	p, o := newPeer(t, srv.URL()+"?session=40s&timeout=20s"),
+		newPeer(t, srv.URL()+"?session=40s&timeout=20s")
 	mine, other := sem{p, "a", many}, sem{o, "a", many}
 	var held []uint64
 	bases := map[uint64]bool{}
@@ -387,7 +401,8 @@ func TestManyPermitsOfOneSemaphore(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, l := range locks {
-			if l.Key != "a" || l.Mode != cache.Permit || l.Mine || l.Foreign || l.Waiters != 1 || !bases[l.Base] || listed[l.Name] {
+			if l.Key != "a" || l.Mode != cache.Permit || l.Mine || l.Foreign || l.Waiters != 1 ||
+				!bases[l.Base] || listed[l.Name] {
 				t.Fatalf("it is %+v", l)
 			}
 			listed[l.Name] = true

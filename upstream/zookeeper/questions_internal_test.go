@@ -62,7 +62,8 @@ func soonAnswered(t *testing.T, by, s *Store) bool {
 	return false
 }
 
-// A server that stands still for a moment creates the node of a question after its daemon has given it up.
+// A server that stands still for a moment creates the node of a question after its daemon has given
+// it up.
 func TestAQuestionThatIsGivenUpStandsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
@@ -106,7 +107,8 @@ func TestAnOverdueAnswerDoesNotEndTheWatchForQuestions(t *testing.T) {
 	}
 }
 
-// The daemons of a semaphore's first permits are silent. The one of the last permit is asked all the same.
+// The daemons of a semaphore's first permits are silent. The one of the last permit is asked all
+// the same.
 func TestSilentDaemonsDoNotTakeTheTimeOfOthers(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)

@@ -91,7 +91,8 @@ func TestWhatIsNotZooKeeper(t *testing.T) {
 }
 
 func TestFilesThatAreNotThere(t *testing.T) {
-	for _, url := range []string{"zookeeper://u@a?password_file=/nowhere/pass", "zookeeper://a?tls=true&ca=/nowhere/ca"} {
+	for _, url := range []string{"zookeeper://u@a?password_file=/nowhere/pass",
+		"zookeeper://a?tls=true&ca=/nowhere/ca"} {
 		_, err := zookeeper.OpenLazy(config(t, url), zookeeper.WithClock(clock))
 		says(t, err, "/nowhere/")
 	}
@@ -111,13 +112,15 @@ func TestPasswords(t *testing.T) {
 	tok, _ := p.take("a", cache.Exclusive)
 	q := newPeer(t, "zookeeper://ann@"+addr+"/ann/locks?password_file="+file)
 	q.want(q.try("a", q.token()), cache.Busy)
-	for _, url := range []string{"zookeeper://ann:wr0ng@" + addr + "/ann/locks", "zookeeper://" + addr + "/ann/locks"} {
+	for _, url := range []string{"zookeeper://ann:wr0ng@" + addr + "/ann/locks",
+		"zookeeper://" + addr + "/ann/locks"} {
 		refused(t, url, addr, "password", "/ann/locks")
 	}
 	// Below a path that is open, a key that is not is refused alone.
 	open := newPeer(t, "zookeeper://"+addr)
 	res, err := open.apply(upstream.Op{Kind: cache.OpTry, Key: "ann", Token: open.token(), TTL: long},
-		upstream.Op{Kind: cache.OpTry, Key: "b", Token: open.token(), TTL: long}, upstream.Op{Kind: cache.OpPeek, Key: "ann"})
+		upstream.Op{Kind: cache.OpTry, Key: "b", Token: open.token(), TTL: long},
+		upstream.Op{Kind: cache.OpPeek, Key: "ann"})
 	open.want(res[0], cache.Refused)
 	says(t, res[0].Err, addr, "password")
 	open.want(res[1], cache.Granted)
@@ -168,14 +171,16 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"keeper.example"}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"keeper.example"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true,
 		BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	conf := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
@@ -202,7 +207,8 @@ func TestTLS(t *testing.T) {
 func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t, "tickTime=12000", "minSessionTimeout=1000")
-	refused(t, srv.URL()+"?session=20s&timeout=10s", srv.Addr(), "20s", "tickTime is 12s", "minSessionTimeout", "session=", "24s or more")
+	refused(t, srv.URL()+"?session=20s&timeout=10s", srv.Addr(), "20s", "tickTime is 12s",
+		"minSessionTimeout", "session=", "24s or more")
 	safe := lazyPeer(t, srv.URL()+"?session=24s&timeout=10s")
 	safe.soon(cache.OpTry, "a", safe.token())
 

@@ -19,7 +19,8 @@ import (
 func logged(t *testing.T, url string) (*peer, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.WarnLevel)
-	s, err := zookeeper.Open(t.Context(), config(t, url), zookeeper.WithClock(clock), zookeeper.WithLogger(zap.New(core)))
+	s, err := zookeeper.Open(t.Context(), config(t, url), zookeeper.WithClock(clock),
+		zookeeper.WithLogger(zap.New(core)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +43,15 @@ func (p *peer) forgotten(key string) {
 	p.Helper()
 	p.eventually("the error names the reason", func() bool {
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: key, Token: p.token(), TTL: long},
-			upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: key, Token: p.token(), TTL: long})
+			upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: key,
+				Token: p.token(), TTL: long})
 		for _, r := range res {
 			if r.Status != cache.Refused && r.Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
 				p.Fatalf("it is %v (%v)", r.Status, err)
 			}
 		}
-		return errors.Is(err, zookeeper.ErrServer) && strings.Contains(err.Error(), "lost data") && strings.Contains(err.Error(), "fence_epoch")
+		return errors.Is(err, zookeeper.ErrServer) && strings.Contains(err.Error(), "lost data") &&
+			strings.Contains(err.Error(), "fence_epoch")
 	})
 }
 
@@ -69,7 +72,9 @@ func TestReleaseAfterARestartIsNoLoss(t *testing.T) {
 		p.eventually("it is renewed", func() bool { return p.renew(key, tokens[i]).Status == cache.Done })
 	}
 	for _, token := range held {
-		p.eventually("it is renewed", func() bool { return permits.do(cache.OpRenew, token).Status == cache.Done })
+		p.eventually("it is renewed", func() bool {
+			return permits.do(cache.OpRenew, token).Status == cache.Done
+		})
 	}
 	for i, key := range keys[:3] {
 		p.want(p.release(key, tokens[i]), cache.Done)
@@ -134,7 +139,8 @@ func TestABaseIsAboveTheFloor(t *testing.T) {
 	base := p.seen(1)
 	for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared, cache.Permit} {
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
-			op := upstream.Op{Kind: kind, Mode: mode, Key: mode.String() + kind.String(), Token: p.token(), TTL: long, Floor: base + 1000, Limit: 1}
+			op := upstream.Op{Kind: kind, Mode: mode, Key: mode.String() + kind.String(), Token: p.token(),
+				TTL: long, Floor: base + 1000, Limit: 1}
 			res, _ := p.apply(op)
 			p.want(res[0], cache.Refused)
 			says(t, res[0].Err, srv.Addr(), "fence_epoch")
@@ -195,13 +201,17 @@ func TestEnsembleRestartedAndWiped(t *testing.T) {
 		backup[i] = z.Backup()
 	}
 	each((*testserver.ZooKeeper).Start)
-	p.eventually("a restart with all data keeps the lease", func() bool { return p.renew("a", token).Status == cache.Done })
+	p.eventually("a restart with all data keeps the lease", func() bool {
+		return p.renew("a", token).Status == cache.Done
+	})
 	base = max(base, p.want(p.try("a", token), cache.Granted).Base)
 
 	all[0].Kill()
 	all[0].Wipe()
 	all[0].Start()
-	p.eventually("a member that has lost its data gets it from the others", func() bool { return p.renew("a", token).Status == cache.Done })
+	p.eventually("a member that has lost its data gets it from the others", func() bool {
+		return p.renew("a", token).Status == cache.Done
+	})
 	p.want(p.answered(func() cache.Result { return p.release("a", token) }), cache.Done)
 	if next := p.seen(3); next <= base {
 		t.Errorf("base %d after %d", next, base)

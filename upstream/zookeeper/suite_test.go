@@ -34,9 +34,12 @@ func TestConformance(t *testing.T) {
 			return s
 		}
 	}
-	storetest.Run(t, newHost("?session=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
-		return residue(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
-	}})
+	storetest.Run(t, newHost("?session=30s&timeout=10s"),
+		storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"),
+			Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart},
+			Residue: func(t testing.TB, prefix string) []string {
+				return residue(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
+			}})
 }
 
 // residue is what is below chroot: the server takes the locks' nodes away after

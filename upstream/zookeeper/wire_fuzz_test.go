@@ -6,12 +6,13 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// FuzzFrames: whatever a server sends, in whatever pieces, its frames are followed to their ends, and
-// no more is kept of them than the first one's few bytes.
+// FuzzFrames: whatever a server sends, in whatever pieces, its frames are followed to their ends,
+// and no more is kept of them than the first one's few bytes.
 func FuzzFrames(f *testing.F) {
 	hello := append([]byte{0, 0, 0, 37}, make([]byte, 37)...)
 	f.Add(hello, uint8(1))
-	f.Add(append([]byte{0, 0, 0, 37, 0, 0, 0, 0, 0xff}, make([]byte, 32)...), uint8(9)) // a session of less than no time
+	// a session of less than no time
+	f.Add(append([]byte{0, 0, 0, 37, 0, 0, 0, 0, 0xff}, make([]byte, 32)...), uint8(9))
 	f.Add(append(hello, 0, 0, 0, 20, 1, 2, 3), uint8(3))
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), uint8(7))
 	f.Add(append(hello, 0xff, 0xff, 0xff, 0xff), uint8(255))
@@ -25,8 +26,10 @@ func FuzzFrames(f *testing.F) {
 				if err != nil {
 					return
 				}
-				if used <= 0 || used > len(some) || w.left < 0 || len(w.head) > 3 || len(w.start) > zxidEnd || len(w.hello) > helloNew {
-					t.Fatalf("%d of %d bytes are used; %d are left, with %d and %d kept", used, len(some), w.left, len(w.head), len(w.hello))
+				if used <= 0 || used > len(some) || w.left < 0 || len(w.head) > 3 || len(w.start) > zxidEnd ||
+					len(w.hello) > helloNew {
+					t.Fatalf("%d of %d bytes are used; %d are left, with %d and %d kept", used, len(some), w.left,
+						len(w.head), len(w.hello))
 				}
 				some = some[used:]
 			}

@@ -75,12 +75,14 @@ func run() error {
 	defer stop()
 
 	e := &scenario.Env{
-		Ctx: ctx, Root: root, Dir: dir, Short: *short, Rounds: *rounds, Window: *window, Warm: *window / 4, Soak: *soak,
+		Ctx: ctx, Root: root, Dir: dir, Short: *short, Rounds: *rounds, Window: *window,
+		Warm: *window / 4, Soak: *soak,
 		Report: &harness.Report{Machine: harness.DescribeMachine(root), Began: time.Now(), Short: *short},
 		Logf:   func(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) },
 	}
 	if *short {
-		e.Rounds, e.Window, e.Warm, e.Soak = 1, 300*time.Millisecond, 100*time.Millisecond, scenario.ShortSoak
+		e.Rounds, e.Window, e.Warm, e.Soak = 1, 300*time.Millisecond, 100*time.Millisecond,
+			scenario.ShortSoak
 	}
 	for _, s := range scenes {
 		if err := s.Run(e); err != nil {
@@ -156,7 +158,9 @@ func choose(only string) ([]scenario.Scene, error) {
 	}
 	var chosen []scenario.Scene
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(named(), func(s scenario.Scene) bool { return s.Name == strings.TrimSpace(name) })
+		i := slices.IndexFunc(named(), func(s scenario.Scene) bool {
+			return s.Name == strings.TrimSpace(name)
+		})
 		if i < 0 {
 			return nil, fmt.Errorf("no scene %q; there are %s", name, sceneNames())
 		}

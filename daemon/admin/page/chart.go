@@ -40,7 +40,8 @@ func (p *Page) chart(of func(*engine.ViewPoint) float64, unit func(float64) stri
 		top = max(top, of(&p.History[i]))
 	}
 	c := &chart{Says: fmt.Sprintf("over %s: at most %s, now %s",
-		duration(p.History[n-1].At.Sub(p.History[0].At).Milliseconds()), unit(top), unit(of(&p.History[n-1])))}
+		duration(p.History[n-1].At.Sub(p.History[0].At).Milliseconds()), unit(top),
+		unit(of(&p.History[n-1])))}
 	top = nice(top)
 	x := func(back float64) float64 { return plotRight - back*(plotRight-plotLeft)/float64(p.Points-1) }
 	y := func(v float64) string { return at(plotBottom - v/top*(plotBottom-plotTop)) }
@@ -48,13 +49,15 @@ func (p *Page) chart(of func(*engine.ViewPoint) float64, unit func(float64) stri
 		c.Grid = append(c.Grid, mark{At: y(v), Text: unit(v)})
 	}
 	window := p.Every * time.Duration(p.Points)
-	c.Times = []mark{{At: at(plotLeft), Anchor: "start", Text: duration(window.Milliseconds()) + " ago"}, {At: at(plotRight), Anchor: "end", Text: "now"}}
+	c.Times = []mark{{At: at(plotLeft), Anchor: "start",
+		Text: duration(window.Milliseconds()) + " ago"}, {At: at(plotRight), Anchor: "end", Text: "now"}}
 	var b strings.Builder
 	for i := range p.History {
 		b.WriteString(at(x(float64(n-1-i))) + "," + y(of(&p.History[i])) + " ")
 	}
 	c.Line = b.String()
-	c.Area = at(x(float64(n-1))) + "," + at(plotBottom) + " " + c.Line + at(plotRight) + "," + at(plotBottom)
+	c.Area = at(x(float64(n-1))) + "," + at(plotBottom) + " " + c.Line + at(plotRight) +
+		"," + at(plotBottom)
 	for to := n; to > 0; to -= perBand {
 		c.Bands = append(c.Bands, p.band(max(0, to-perBand), to, x, of, unit))
 	}
@@ -62,7 +65,8 @@ func (p *Page) chart(of func(*engine.ViewPoint) float64, unit func(float64) stri
 }
 
 // band describes the points from one index up to another.
-func (p *Page) band(from, to int, x func(float64) float64, of func(*engine.ViewPoint) float64, unit func(float64) string) mark {
+func (p *Page) band(from, to int, x func(float64) float64, of func(*engine.ViewPoint) float64,
+	unit func(float64) string) mark {
 	least, most := math.Inf(1), math.Inf(-1)
 	for i := from; i < to; i++ {
 		least, most = min(least, of(&p.History[i])), max(most, of(&p.History[i]))
@@ -73,7 +77,8 @@ func (p *Page) band(from, to int, x func(float64) float64, of func(*engine.ViewP
 	}
 	n := len(p.History)
 	left, right := max(plotLeft, x(float64(n-from)-0.5)), min(plotRight, x(float64(n-to)-0.5))
-	return mark{At: at(left), Width: at(right - left), Text: p.History[to-1].At.UTC().Format("15:04:05 UTC: ") + text}
+	return mark{At: at(left), Width: at(right - left),
+		Text: p.History[to-1].At.UTC().Format("15:04:05 UTC: ") + text}
 }
 
 // at formats a coordinate.

@@ -23,10 +23,12 @@ const Policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 // types has the files beside the page itself.
-var types = map[string]string{"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8",
+var types = map[string]string{"page.css": "text/css; charset=utf-8",
+	"page.js":  "text/javascript; charset=utf-8",
 	"icon.svg": "image/svg+xml"}
 
-// File returns a file beside the page and its content type, which is empty if there is no such file.
+// File returns a file beside the page and its content type, which is empty if there is no such
+// file.
 func File(name string) (text []byte, kind string) {
 	if kind = types[name]; kind == "" {
 		return nil, ""
@@ -56,7 +58,8 @@ func (p *Page) HTML() ([]byte, error) {
 }
 
 func (p *Page) title() string {
-	s := grouped(p.Totals.Held) + " held, " + grouped(p.Totals.Waiting) + " waiting – locksidecar on " + p.Host
+	s := grouped(p.Totals.Held) + " held, " + grouped(p.Totals.Waiting) +
+		" waiting – locksidecar on " + p.Host
 	if list := p.problems(); list[0].Severity == critical {
 		s = "⚠ " + s
 	}
@@ -132,7 +135,8 @@ func (p *Page) selects() []choice {
 	for _, n := range limits {
 		rows.Options = append(rows.Options, option{strconv.Itoa(n), grouped(n)})
 	}
-	space := choice{Name: "prefix", Label: "Namespace", Value: p.Query.Prefix, Options: []option{{"", "All"}}}
+	space := choice{Name: "prefix", Label: "Namespace", Value: p.Query.Prefix,
+		Options: []option{{"", "All"}}}
 	known := p.Query.Prefix == ""
 	for i := range p.Namespaces {
 		if of := p.Namespaces[i].Prefix; of != "" {
@@ -176,7 +180,8 @@ func (p *Page) all() string {
 func (p *Page) shown(n int, more bool) string {
 	switch {
 	case more && p.More.Unseen:
-		return fmt.Sprintf("%s of many, from among the oldest: there are too many to examine all.", grouped(n))
+		return fmt.Sprintf("%s of many, from among the oldest: there are too many to examine all.",
+			grouped(n))
 	case more:
 		return fmt.Sprintf("The first %s; there are more.", grouped(n))
 	case p.More.Unseen:

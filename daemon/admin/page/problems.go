@@ -28,7 +28,9 @@ type problem struct{ Severity, Key, Title, Detail string }
 
 // problems returns what needs attention, the worst first, or one entry that says that nothing does.
 func (p *Page) problems() (list []problem) {
-	add := func(severity, key, title, detail string) { list = append(list, problem{severity, key, title, detail}) }
+	add := func(severity, key, title, detail string) {
+		list = append(list, problem{severity, key, title, detail})
+	}
 	down := slices.ContainsFunc(p.Stores, func(s engine.ViewStore) bool { return !s.Up })
 	if p.NotReady != "" && !down { // otherwise that is why
 		add(critical, "", "No new locks can be acquired", p.NotReady)
@@ -55,9 +57,11 @@ func (p *Page) problems() (list []problem) {
 			"the last: "+l.Key+", "+l.Reason)
 	}
 	p.waitProblems(add)
-	slices.SortStableFunc(list, func(a, b problem) int { return cmp.Compare(a.Severity, b.Severity) }) // critical first
+	// critical first
+	slices.SortStableFunc(list, func(a, b problem) int { return cmp.Compare(a.Severity, b.Severity) })
 	if list == nil {
-		list = []problem{{Severity: good, Title: "No problems", Detail: "All stores answer, renewals are in time, and no client has waited long."}}
+		list = []problem{{Severity: good, Title: "No problems",
+			Detail: "All stores answer, renewals are in time, and no client has waited long."}}
 	}
 	return list
 }
@@ -72,7 +76,8 @@ func (p *Page) holdProblems(add adder) {
 		severity, title := warning, ""
 		switch {
 		case h.Late():
-			severity, title = critical, "the renewal is late: "+duration(h.Left)+" of "+duration(h.TTL)+" left"
+			severity, title = critical, "the renewal is late: "+duration(h.Left)+" of "+
+				duration(h.TTL)+" left"
 		case h.Forced:
 			title = "unlocked by force, closed for " + duration(h.Left)
 		case h.Degraded:
@@ -99,7 +104,8 @@ func (p *Page) waitProblems(add adder) {
 			break
 		}
 		if more++; more <= maxKeys {
-			add(warning, q.key, count(q.waiters, "waiter")+", the first for "+duration(q.longest), q.holder())
+			add(warning, q.key, count(q.waiters, "waiter")+", the first for "+duration(q.longest),
+				q.holder())
 		}
 	}
 	if more > maxKeys {

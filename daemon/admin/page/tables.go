@@ -46,8 +46,8 @@ func (t *table) add(class string, cells ...[]part) { t.Rows = append(t.Rows, row
 // head is the heading of a column. Sorted is the value of aria-sort.
 type head struct{ Name, Href, Sorted string }
 
-// column is a column that can be sorted. sort is one of ViewSorts, or empty; falls is true if that order has the
-// largest values first.
+// column is a column that can be sorted. sort is one of ViewSorts, or empty; falls is true if that
+// order has the largest values first.
 type column struct {
 	name, sort string
 	falls      bool
@@ -139,7 +139,8 @@ func left(h *engine.ViewHold) []part {
 	if h.Late() {
 		class = critical
 	}
-	return []part{{Text: duration(h.Left)}, {Kind: bar, Text: strconv.FormatInt(percent, 10), Title: class}}
+	return []part{{Text: duration(h.Left)}, {Kind: bar,
+		Text: strconv.FormatInt(percent, 10), Title: class}}
 }
 
 // marks returns the unusual properties of a hold.
@@ -149,7 +150,8 @@ func marks(h *engine.ViewHold) (list []part) {
 		is   bool
 		text string
 		kind kind
-	}{{h.Class != "", h.Class, label}, {h.Fixed, "fixed", label}, {h.Degraded, "degraded", warning}, {h.Forced, "unlocked by force", warning},
+	}{{h.Class != "", h.Class, label}, {h.Fixed, "fixed", label}, {h.Degraded, "degraded", warning},
+		{h.Forced, "unlocked by force", warning},
 		{h.Late(), "late", critical}} {
 		if m.is {
 			list = append(list, part{Kind: m.kind, Text: m.text})
@@ -218,8 +220,10 @@ func waiting(n int32) []part {
 }
 
 func (p *Page) holds() *table {
-	t := &table{ID: "holds", Title: "Locks", Note: p.shown(len(p.Holds), p.More.Holds), None: p.none("Nothing is held", " under such a key"),
-		Heads: p.heads(column{"Key", "key", false}, column{name: "Holders"}, column{"Held", "age", true}, column{"Left", "left", false},
+	t := &table{ID: "holds", Title: "Locks", Note: p.shown(len(p.Holds), p.More.Holds),
+		None: p.none("Nothing is held", " under such a key"),
+		Heads: p.heads(column{"Key", "key", false}, column{name: "Holders"}, column{"Held", "age", true},
+			column{"Left", "left", false},
 			column{"Waiters", "waiters", true}, column{name: "Fence"})}
 	for _, g := range p.groups() {
 		class := ""
@@ -227,20 +231,23 @@ func (p *Page) holds() *table {
 			class = "forced"
 		}
 		key := append(p.key(g.Key, "exclusive"), marks(g.ViewHold)...)
-		t.add(class, key, g.holders(), text(duration(g.Held)), left(g.ViewHold), waiting(g.Waiters), fence(g.Fence))
+		t.add(class, key, g.holders(), text(duration(g.Held)), left(g.ViewHold), waiting(g.Waiters),
+			fence(g.Fence))
 	}
 	return t
 }
 
 func (p *Page) waiters() *table {
-	t := &table{ID: "waiters", Title: "Contended keys", Note: p.shown(len(p.Waiters), p.More.Waiters), None: p.none("No client waits", " for such a key"),
+	t := &table{ID: "waiters", Title: "Contended keys", Note: p.shown(len(p.Waiters), p.More.Waiters),
+		None:  p.none("No client waits", " for such a key"),
 		Heads: columns("Key", "Waiters", "Longest wait", "Next", "Held by")}
 	for _, q := range p.queues() {
 		longest := text(duration(q.longest))
 		if q.longest >= longWait.Milliseconds() {
 			longest = []part{{Kind: warning, Text: duration(q.longest)}}
 		}
-		t.add("", p.key(q.key, q.mode), text(grouped(q.waiters)), longest, who(&q.first.ViewWho), behind(q.first))
+		t.add("", p.key(q.key, q.mode), text(grouped(q.waiters)), longest, who(&q.first.ViewWho),
+			behind(q.first))
 	}
 	return t
 }
@@ -266,7 +273,8 @@ func holder(h *protocol.Holder) []part {
 
 func (p *Page) stores() *table {
 	t := &table{ID: "stores", Title: "Stores",
-		Heads: columns("Store", "State", "Leases", "Connections", "Renewals", "Left at renewal", "In flight")}
+		Heads: columns("Store", "State", "Leases", "Connections", "Renewals",
+			"Left at renewal", "In flight")}
 	for _, up := range []bool{false, true} {
 		for i := range p.Stores {
 			if s := &p.Stores[i]; s.Up == up {
@@ -288,18 +296,21 @@ func (t *table) addStore(s *engine.ViewStore) {
 	}
 	renewals := text(grouped(s.Renewed))
 	if s.NotHeld > 0 || s.Unanswered > 0 {
-		renewals = append(renewals, part{Kind: warning, Text: fmt.Sprintf("%s not held, %s unanswered", grouped(s.NotHeld), grouped(s.Unanswered))})
+		renewals = append(renewals, part{Kind: warning,
+			Text: fmt.Sprintf("%s not held, %s unanswered", grouped(s.NotHeld), grouped(s.Unanswered))})
 	}
 	slack := text(duration(s.Slack))
 	if s.Late >= lateRenewal.Milliseconds() {
 		slack = append(slack, part{Kind: critical, Text: duration(s.Late) + " late"})
 	}
-	t.add("", []part{{Kind: name, Text: s.Name}, {Kind: small, Text: s.Kind + ", " + s.Safety}}, state, text(grouped(s.Leases)), text(connections),
+	t.add("", []part{{Kind: name, Text: s.Name}, {Kind: small, Text: s.Kind + ", " + s.Safety}}, state,
+		text(grouped(s.Leases)), text(connections),
 		renewals, slack, text(fmt.Sprintf("%s, %s queued", batches(s.Flying), grouped(s.Queued))))
 }
 
 func (p *Page) namespaces() *table {
-	t := &table{ID: "namespaces", Title: "Namespaces", Heads: columns("Keys", "Store", "Held", "Waiting", "Lost")}
+	t := &table{ID: "namespaces", Title: "Namespaces",
+		Heads: columns("Keys", "Store", "Held", "Waiting", "Lost")}
 	for i := range p.Namespaces {
 		n := &p.Namespaces[i]
 		keys := []part{{Kind: link, Text: n.Prefix + "…", Href: p.link("prefix", n.Prefix)}}
@@ -310,13 +321,15 @@ func (p *Page) namespaces() *table {
 		if n.Lost > 0 {
 			lost = []part{{Kind: warning, Text: grouped(n.Lost)}}
 		}
-		t.add("", keys, []part{{Kind: name, Text: n.Store}}, text(grouped(n.Held)), text(grouped(n.Waiting)), lost)
+		t.add("", keys, []part{{Kind: name, Text: n.Store}}, text(grouped(n.Held)),
+			text(grouped(n.Waiting)), lost)
 	}
 	return t
 }
 
 func (p *Page) sessions() *table {
-	t := &table{ID: "sessions", Title: "Sessions", Note: p.shown(len(p.Sessions), p.More.Sessions), None: "No client is connected.",
+	t := &table{ID: "sessions", Title: "Sessions", Note: p.shown(len(p.Sessions), p.More.Sessions),
+		None:  "No client is connected.",
 		Heads: columns("Client", "Connected for", "Holds", "Waits", "Last request")}
 	for i := range p.Sessions {
 		s := &p.Sessions[i]
@@ -324,18 +337,22 @@ func (p *Page) sessions() *table {
 		if s.Heard >= 0 {
 			heard = duration(s.Heard) + " ago"
 		}
-		t.add("", who(&s.ViewWho), text(duration(s.Since)), text(grouped(s.Holds)), text(grouped(s.Waiters)), text(heard))
+		t.add("", who(&s.ViewWho), text(duration(s.Since)), text(grouped(s.Holds)),
+			text(grouped(s.Waiters)), text(heard))
 	}
 	return t
 }
 
 func (p *Page) losses() *table {
-	t := &table{ID: "lost", Title: "Lost locks", Note: fmt.Sprintf("Of the last %d that were lost since the daemon started.", p.MaxLost),
+	t := &table{ID: "lost", Title: "Lost locks",
+		Note: fmt.Sprintf("Of the last %d that were lost since the daemon started.", p.MaxLost),
 		None: "None was lost.", Heads: columns("Key", "Ago", "Reason", "Holder", "Held for", "Fence")}
 	for i := range p.Lost {
 		l := &p.Lost[i]
-		ago := part{Kind: short, Text: duration(p.At.Sub(l.At).Milliseconds()), Title: l.At.UTC().Format(utc)}
-		t.add("", p.key(l.Key, l.Mode), []part{ago}, []part{{Kind: warning, Text: strings.ReplaceAll(l.Reason, "_", " ")}}, who(&l.ViewWho),
+		ago := part{Kind: short, Text: duration(p.At.Sub(l.At).Milliseconds()),
+			Title: l.At.UTC().Format(utc)}
+		t.add("", p.key(l.Key, l.Mode), []part{ago},
+			[]part{{Kind: warning, Text: strings.ReplaceAll(l.Reason, "_", " ")}}, who(&l.ViewWho),
 			text(duration(l.Held)), fence(l.Fence))
 	}
 	return t
@@ -371,14 +388,16 @@ func (p *Page) keyHolders() *table {
 		Heads: columns("Client", "Mode", "Held", "Left", "Fence", "Owner")}
 	for i := range p.Holds {
 		h := &p.Holds[i]
-		t.add("", who(&h.ViewWho), append(text(h.Mode), marks(h)[len(mode(h.Mode)):]...), text(duration(h.Held)), left(h), fence(h.Fence),
+		t.add("", who(&h.ViewWho), append(text(h.Mode), marks(h)[len(mode(h.Mode)):]...),
+			text(duration(h.Held)), left(h), fence(h.Fence),
 			text(strconv.FormatUint(h.Owner, 10)))
 	}
 	return t
 }
 
 func (p *Page) keyQueue() *table {
-	t := &table{ID: "waiters", Title: "Queue on this host", None: "No client of this host waits for it.",
+	t := &table{ID: "waiters", Title: "Queue on this host",
+		None:  "No client of this host waits for it.",
 		Heads: columns("Place", "Client", "Mode", "Waited", "Gives up in")}
 	for i := range p.Waiters {
 		w := &p.Waiters[i]
@@ -386,7 +405,8 @@ func (p *Page) keyQueue() *table {
 		if w.Left >= 0 {
 			end = duration(w.Left)
 		}
-		t.add("", text(grouped(w.Place)), who(&w.ViewWho), text(w.Mode), text(duration(w.Waited)), text(end))
+		t.add("", text(grouped(w.Place)), who(&w.ViewWho), text(w.Mode),
+			text(duration(w.Waited)), text(end))
 	}
 	return t
 }

@@ -1,5 +1,5 @@
-// Package enginetest runs an engine for the tests of the packages around it: one store, clients without sockets, and a
-// clock that the test gives.
+// Package enginetest runs an engine for the tests of the packages around it: one store, clients
+// without sockets, and a clock that the test gives.
 package enginetest
 
 import (
@@ -40,7 +40,8 @@ type Engine struct {
 	clock upstream.Clock
 }
 
-// New makes an engine whose store is of the kind that info says. The number of its first session is firstID + 1.
+// New makes an engine whose store is of the kind that info says. The number of its first session is
+// firstID + 1.
 func New(t testing.TB, clock upstream.Clock, info upstream.Info, firstID uint64) Engine {
 	t.Helper()
 	store, err := embedded.Open(embedded.Options{Clock: clock, Session: 10 * time.Hour})
@@ -48,7 +49,8 @@ func New(t testing.TB, clock upstream.Clock, info upstream.Info, firstID uint64)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
+	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(),
+		MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
 		InFlight: 1, BatchSize: 64, FirstID: firstID}, clock, func(int64) {})
 	info.Rebase, info.Timeout = true, time.Second
 	sl, err := e.AddStore("", info, nil)
@@ -65,7 +67,8 @@ func New(t testing.TB, clock upstream.Clock, info upstream.Info, firstID uint64)
 func (e Engine) Greet(p engine.Peer, name, label string) *Client {
 	c := &Client{}
 	c.Session = e.Open(p, c)
-	c.Send(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1, Name: []byte(name), Label: []byte(label)})
+	c.Send(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1,
+		Name: []byte(name), Label: []byte(label)})
 	return c
 }
 

@@ -23,7 +23,8 @@ func (c *client) act() {
 		return
 	}
 	c.after(w.skewed(w.p.Act), c.act)
-	if c.k == nil || c.silent > w.now || !c.greeted && w.chance(900) { // some do not wait for the welcome
+	// some do not wait for the welcome
+	if c.k == nil || c.silent > w.now || !c.greeted && w.chance(900) {
 		return
 	}
 	if w.chance(w.p.Odd) {
@@ -153,7 +154,8 @@ func (c *client) plan(h *hold, q *request) {
 // not claim it.
 func (c *client) release(h *hold) {
 	w := c.w
-	q := &request{op: protocol.OpRelease, key: h.key, owner: h.owner, holds: []*hold{h}, all: w.chance(200)}
+	q := &request{op: protocol.OpRelease, key: h.key, owner: h.owner, holds: []*hold{h},
+		all: w.chance(200)}
 	p := &protocol.Request{Key: []byte(h.key.name), Owner: h.owner, Fence: h.fence}
 	if q.all {
 		p.Flags |= protocol.FlagAll
@@ -281,7 +283,8 @@ func (c *client) cancel() {
 	if t.op == protocol.OpAcquireMany {
 		k = t.keys[c.w.pick(len(t.keys))]
 	}
-	c.send(&request{op: protocol.OpCancel, key: k, target: t}, &protocol.Request{Target: t.id, Key: []byte(k.name)})
+	c.send(&request{op: protocol.OpCancel, key: k, target: t},
+		&protocol.Request{Target: t.id, Key: []byte(k.name)})
 }
 
 func (c *client) inspect(h *hold) {
@@ -324,7 +327,8 @@ func (c *client) staleRelease(h *hold) {
 }
 
 func (c *client) releaseMany() {
-	q := &request{op: protocol.OpReleaseMany, owner: uint64(c.w.pick(c.w.p.Owners)), all: c.w.chance(300)}
+	q := &request{op: protocol.OpReleaseMany, owner: uint64(c.w.pick(c.w.p.Owners)),
+		all: c.w.chance(300)}
 	p := &protocol.Request{Owner: q.owner}
 	if q.all {
 		p.Flags |= protocol.FlagAll

@@ -17,7 +17,8 @@ func (c *client) kept(q *request, g *protocol.Grant) {
 		return
 	}
 	if h.gone {
-		c.w.fail("after lost", h.key.name, "a %s of fence %d is granted after lost", requestNames[q.op], h.fence)
+		c.w.fail("after lost", h.key.name, "a %s of fence %d is granted after lost",
+			requestNames[q.op], h.fence)
 	}
 	c.counts(h, h.owner, int(g.Count), h.said, false)
 	if h.over {
@@ -36,8 +37,11 @@ func (c *client) released(q *request, h *hold, left int) {
 		c.w.fail("stale fence", q.key.name, "a release with a wrong fence was carried out")
 		return
 	}
-	if h.gone && h.degraded { // it has no fence that tells it from the owner's present one: PROTOCOL.md, section 8
-		i := slices.IndexFunc(c.holds, func(o *hold) bool { return o.degraded && o.key == h.key && o.owner == h.owner })
+	// it has no fence that tells it from the owner's present one: PROTOCOL.md, section 8
+	if h.gone && h.degraded {
+		i := slices.IndexFunc(c.holds, func(o *hold) bool {
+			return o.degraded && o.key == h.key && o.owner == h.owner
+		})
 		if i >= 0 {
 			h = c.holds[i]
 			c.givesUp(h, q.all)

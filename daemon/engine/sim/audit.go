@@ -36,7 +36,8 @@ func (o observer) Notices(ns []cache.Notice) {
 			w.counts.Causes[n.Cause]++
 		}
 		if n.Took > h.clock()-h.off {
-			w.fail("audit", n.Key, "host %d: kind %d, code %d took %d ms, and the world is %d ms old", h.id, n.Kind, n.Code, n.Took/ms, (h.clock()-h.off)/ms)
+			w.fail("audit", n.Key, "host %d: kind %d, code %d took %d ms, and the world is %d ms old", h.id,
+				n.Kind, n.Code, n.Took/ms, (h.clock()-h.off)/ms)
 		}
 		if n.Kind == cache.NoticeAcquired {
 			h.mayBegin(n)
@@ -51,7 +52,8 @@ func (o observer) Notices(ns []cache.Notice) {
 		}
 		began := n.Kind == cache.NoticeAcquired
 		if h.audit[id] == began {
-			w.fail("audit", n.Key, "host %d: fence %d of session %d begins (%v) or ends a second time", h.id, n.Fence, id.session, began)
+			w.fail("audit", n.Key, "host %d: fence %d of session %d begins (%v) or ends a second time", h.id,
+				n.Fence, id.session, began)
 		}
 		if began {
 			h.audit[id] = true
@@ -63,9 +65,9 @@ func (o observer) Notices(ns []cache.Notice) {
 	}
 }
 
-// foundGone checks, when the daemon says that a hold was lost by the time of its release, that it was released,
-// and that a store has lost leases. A daemon that works with an old reading of the clock may be wrong, and a request
-// that is carried out twice may be answered by the second copy.
+// foundGone checks, when the daemon says that a hold was lost by the time of its release, that it
+// was released, and that a store has lost leases. A daemon that works with an old reading of the
+// clock may be wrong, and a request that is carried out twice may be answered by the second copy.
 func (h *host) foundGone(id audited, n *cache.Notice) {
 	w := h.w
 	w.counts.Tallies[foundGone]++
@@ -73,22 +75,25 @@ func (h *host) foundGone(id audited, n *cache.Notice) {
 		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost once more, or was not released", h.id, id.fence, id.session)
 	}
 	delete(h.released, id)
-	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 || slices.ContainsFunc(w.stores, func(s *simStore) bool { return s.lostSince(0) })
+	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 ||
+		slices.ContainsFunc(w.stores, func(s *simStore) bool { return s.lostSince(0) })
 	if n.Reason != protocol.LostGone || !excused {
 		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost (%d), and no store has lost anything", h.id, id.fence, id.session, n.Reason)
 	}
 }
 
-// mayBegin checks that the host's configuration lets the client have the key at the moment when the daemon
-// decides so: each key of an acquire-many too.
+// mayBegin checks that the host's configuration lets the client have the key at the moment when the
+// daemon decides so: each key of an acquire-many too.
 func (h *host) mayBegin(n *cache.Notice) {
 	sp := h.conf.of(n.Key)
 	h.began[n.Session.ID] = h.w.now
 	if k := h.connOf(n.Session.ID); k != nil && !sp.allows(k.c.uid) {
-		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v", k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
+		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v",
+			k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
 	}
 	if n.Degraded && !sp.Local {
-		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it", n.Session.ID, sp.Prefix)
+		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it",
+			n.Session.ID, sp.Prefix)
 	}
 }
 
@@ -102,8 +107,8 @@ func (h *host) connOf(session uint64) *conn {
 	return nil
 }
 
-// notTooMany checks, when a hold begins, the limit of its namespace. Holds that have moved there by a reload
-// may be more than the limit; then none begins.
+// notTooMany checks, when a hold begins, the limit of its namespace. Holds that have moved there by
+// a reload may be more than the limit; then none begins.
 func (h *host) notTooMany(key string) {
 	sp, n := h.conf.of(key), int64(0)
 	if sp.MaxHolds == 0 {
@@ -115,12 +120,13 @@ func (h *host) notTooMany(key string) {
 		}
 	}
 	if n > sp.MaxHolds {
-		h.w.fail("limits", key, "host %d: hold %d begins in namespace %q, and there may be %d", h.id, n, sp.Prefix, sp.MaxHolds)
+		h.w.fail("limits", key, "host %d: hold %d begins in namespace %q, and there may be %d", h.id, n,
+			sp.Prefix, sp.MaxHolds)
 	}
 }
 
-// notTooManyWait checks the limit of waiters of the namespace of an acquire that has come in the step that
-// ends, and waits.
+// notTooManyWait checks the limit of waiters of the namespace of an acquire that has come in the
+// step that ends, and waits.
 func (h *host) notTooManyWait(q *request) {
 	sp, n := h.conf.of(q.key.name), int64(0)
 	if sp.MaxWaiters == 0 {
@@ -144,6 +150,7 @@ func (h *host) notTooManyWait(q *request) {
 // auditEnds checks, when nothing is held, that the audit log says so.
 func (h *host) auditEnds() {
 	for id := range h.audit {
-		h.w.fail("audit", id.key, "host %d: fence %d of session %d has not ended in the log", h.id, id.fence, id.session)
+		h.w.fail("audit", id.key, "host %d: fence %d of session %d has not ended in the log", h.id,
+			id.fence, id.session)
 	}
 }

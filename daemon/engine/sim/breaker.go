@@ -12,7 +12,8 @@ type breaker struct {
 	looking bool // pings are under way
 	down    bool
 	parked  []*pump // renewals that wait for the store
-	no      int     // rises with each process that takes over while it is down: pings of an earlier one end
+	// rises with each process that takes over while it is down: pings of an earlier one end
+	no int
 }
 
 var errDown = errors.New("the store does not answer")

@@ -34,8 +34,8 @@ type fenced struct {
 	writer    *hold
 }
 
-// ownFences is what has been seen of a key's fences from one daemon, whatever the stores. They rise where bases
-// can be raised.
+// ownFences is what has been seen of a key's fences from one daemon, whatever the stores. They rise
+// where bases can be raised.
 type ownFences struct {
 	gen int
 	fenced
@@ -93,7 +93,8 @@ func (w *World) began(h *hold) {
 	w.begun++
 	h.begun = w.begun
 	w.note(kindHold, k, uint64(h.c.id), h.fence)
-	w.say(k, "client %d holds: owner %d mode %d fence %d·%d valid for %d ms, end %d", h.c.id, h.owner, h.mode, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms, h.end)
+	w.say(k, "client %d holds: owner %d mode %d fence %d·%d valid for %d ms, end %d", h.c.id, h.owner,
+		h.mode, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms, h.end)
 	if (h.fence == 0) != h.degraded || h.degraded && !w.p.Local || h.fence >= 1<<63 {
 		w.fail("fence", k.name, "fence %d, degraded %v", h.fence, h.degraded)
 	}
@@ -141,8 +142,8 @@ func (f *fenced) moves(h *hold) bool {
 	return was != nil && was.at != h.at
 }
 
-// rises checks the fence of a hold against those that have been seen. waived says that one need not be greater than
-// another, which is counted as a tally.
+// rises checks the fence of a hold against those that have been seen. waived says that one need not
+// be greater than another, which is counted as a tally.
 func (w *World) rises(f *fenced, h *hold, waived func(h, o *hold) bool, as tally) {
 	k := h.key
 	against := func(o *hold) {
@@ -284,12 +285,14 @@ func (w *World) lostCheck(h *hold, why protocol.Reason) {
 		}
 	case protocol.LostExpired, protocol.LostGone, protocol.LostSession:
 		if w.p.Calm {
-			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong", h.fence, h.c.id, why)
+			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong",
+				h.fence, h.c.id, why)
 		}
 	case protocol.LostForced: // see told
 	case protocol.LostSilent: // see wasSilent
 		if w.p.Calm {
-			w.fail("lost", h.key.name, "fence %d of client %d was lost as it was silent, and it never is", h.fence, h.c.id)
+			w.fail("lost", h.key.name, "fence %d of client %d was lost as it was silent, and it never is",
+				h.fence, h.c.id)
 		}
 	default:
 		w.fail("lost", h.key.name, "reason %d", why)
@@ -349,7 +352,8 @@ func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 	}
 	sp := on.h.conf.of(k.name)
 	if !sp.allows(on.c.uid) {
-		w.fail("access", k.name, "client %d of user %d is granted fence %d, and namespace %q is for %v", on.c.id, on.c.uid, g.Fence, sp.Prefix, sp.Users)
+		w.fail("access", k.name, "client %d of user %d is granted fence %d, and namespace %q is for %v",
+			on.c.id, on.c.uid, g.Fence, sp.Prefix, sp.Users)
 	}
 	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !sp.Local {
 		w.fail("access", k.name, "client %d is granted a degraded hold, and namespace %q does not allow it", on.c.id, sp.Prefix)
@@ -391,7 +395,8 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		until = min(until, g.End)
 	}
 	if now := h.clock() / ms; int64(until) < now {
-		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10, g.Fence&1023, now-int64(until))
+		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10,
+			g.Fence&1023, now-int64(until))
 	}
 	if q.op == protocol.OpAcquire && g.Count == 1 && q.fixed {
 		w.lastsLongEnough(h, q, k, g)
@@ -401,7 +406,8 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	}
 	w.counts.Tallies[handoffs]++
 	h.bounded(k)
-	if q.came == w.now && q.mode == protocol.Exclusive { // nobody held it, or it would have had to wait
+	// nobody held it, or it would have had to wait
+	if q.came == w.now && q.mode == protocol.Exclusive {
 		w.counts.Tallies[lingered]++
 	}
 	at, _ := h.where(k, g.Fence)
@@ -419,12 +425,13 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		ttl = min(ttl, w.p.MaxHold/ms)
 	}
 	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
-		w.fail("a third of the TTL", k.name, "a handoff of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)
+		w.fail("a third of the TTL", k.name, "a handoff of fence %d·%d gives %d ms of %d", g.Fence>>10,
+			g.Fence&1023, left, ttl)
 	}
 }
 
-// lastsLongEnough checks that a fixed hold lasts for the TTL that its owner asked for. It may end with
-// a lease that was requested with that TTL before the owner asked.
+// lastsLongEnough checks that a fixed hold lasts for the TTL that its owner asked for. It may end
+// with a lease that was requested with that TTL before the owner asked.
 func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) {
 	if w.p.MaxHold > 0 || h.stood() > 0 { // a host that stands still reads answers late
 		return
@@ -432,7 +439,8 @@ func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) 
 	w.counts.Tallies[fixedGrants]++
 	least := (cache.LeaseDeadline(q.cameAt, q.ttl*ms) - w.p.Timeout) / ms
 	if end := int64(g.End); end < least {
-		w.fail("fixed", k.name, "fence %d·%d ends %d ms too early for a TTL of %d ms", g.Fence>>10, g.Fence&1023, least-end, q.ttl)
+		w.fail("fixed", k.name, "fence %d·%d ends %d ms too early for a TTL of %d ms", g.Fence>>10,
+			g.Fence&1023, least-end, q.ttl)
 	}
 }
 
@@ -445,7 +453,8 @@ func (w *World) checkOrder(h *host) {
 				continue // the client has gone, and what it is told is not looked at
 			}
 			again := g.key.permits == 0 && q.k == g.k && q.owner == g.q.owner
-			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again && q.k.inSocket < socketBuffer {
+			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again &&
+				q.k.inSocket < socketBuffer {
 				w.fail("order", g.key.name, "client %d's %d (mode %d) was granted before client %d's %d (mode %d), which came first",
 					g.k.c.id, g.q.id, g.q.mode, q.k.c.id, q.id, q.mode)
 			}

@@ -63,7 +63,8 @@ func (c *client) takes(t *testing.T, mode protocol.Mode, fence uint64) *hold {
 
 func grant(c *client, id, fence, count uint64) []byte {
 	until := uint64(c.clock()/ms - c.mapped + 1000)
-	return protocol.AppendGrant(nil, id, &protocol.Grant{Fence: fence, Count: count, Deadline: until, Left: 1000})
+	return protocol.AppendGrant(nil, id, &protocol.Grant{Fence: fence, Count: count,
+		Deadline: until, Left: 1000})
 }
 
 func failure(id uint64, code protocol.Code) []byte {
@@ -107,12 +108,13 @@ var histories = []struct {
 		a.takes(t, exclusive, 5<<10)
 		b.takes(t, shared, 6<<10)
 	}},
-	{"two holders", "the former's validity comes back after the next has come", func(t *testing.T, w *World, a, b *client) {
-		h := a.takes(t, exclusive, 5<<10)
-		w.now = a.h.trueTime((h.valid)*ms - a.off)
-		b.takes(t, exclusive, 6<<10)
-		a.beat(h.valid + 5000)
-	}},
+	{"two holders", "the former's validity comes back after the next has come",
+		func(t *testing.T, w *World, a, b *client) {
+			h := a.takes(t, exclusive, 5<<10)
+			w.now = a.h.trueTime((h.valid)*ms - a.off)
+			b.takes(t, exclusive, 6<<10)
+			a.beat(h.valid + 5000)
+		}},
 	{"two holders", "a plain locker beside a holder", func(t *testing.T, w *World, a, b *client) {
 		a.takes(t, shared, 5<<10)
 		f := w.foreign[0]
@@ -123,13 +125,14 @@ var histories = []struct {
 		f.took(w.keys[0], f.clock()+sec, 0)
 		a.takes(t, exclusive, 5<<10)
 	}},
-	{"", "as many permits as there are, and one more when one is given back", func(t *testing.T, w *World, a, b *client) {
-		w.semaphore(2)
-		h := a.takes(t, permit, 5<<10+512)
-		b.takes(t, permit, 6<<10+512)
-		w.over(h)
-		a.takes(t, permit, 5<<10+513)
-	}},
+	{"", "as many permits as there are, and one more when one is given back",
+		func(t *testing.T, w *World, a, b *client) {
+			w.semaphore(2)
+			h := a.takes(t, permit, 5<<10+512)
+			b.takes(t, permit, 6<<10+512)
+			w.over(h)
+			a.takes(t, permit, 5<<10+513)
+		}},
 	{"two holders", "more permits than there are", func(t *testing.T, w *World, a, b *client) {
 		w.semaphore(2)
 		a.takes(t, permit, 5<<10+512)
@@ -143,59 +146,71 @@ var histories = []struct {
 	}},
 	{"order", "the second waiter gets a permit", func(t *testing.T, w *World, a, b *client) {
 		w.semaphore(1)
-		q1, q2 := a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 1}), a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 2})
+		q1, q2 := a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 1}),
+			a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 2})
 		a.h.waits[q1.key] = append(a.h.waits[q1.key], q1)
 		a.h.grants = append(a.h.grants, granted{a.k, q2, q2.key, 5<<10 + 512})
 		w.checkOrder(a.h)
 	}},
-	{"fence order", "a later exclusive holder with the same fence", func(t *testing.T, w *World, a, b *client) {
-		w.over(a.takes(t, exclusive, 5<<10))
-		b.takes(t, exclusive, 5<<10)
-	}},
-	{"fence order", "… with a smaller one than an earlier reader's", func(t *testing.T, w *World, a, b *client) {
-		w.over(a.takes(t, shared, 5<<10+3))
-		b.takes(t, exclusive, 5<<10+2)
-	}},
-	{"fence order", "a reader with the fence of the exclusive holder before", func(t *testing.T, w *World, a, b *client) {
-		w.over(a.takes(t, exclusive, 5<<10))
-		b.takes(t, shared, 5<<10)
-	}},
-	{"fence order", "a daemon's fence is smaller at another store", func(t *testing.T, w *World, a, b *client) {
-		w.over(a.takes(t, exclusive, 9<<10))
-		a.h.conf.spaces[0].at = w.newStore(likeRedis)
-		a.takes(t, exclusive, 8<<10)
-	}},
-	{"", "… at one that decides it itself, or another daemon's", func(t *testing.T, w *World, a, b *client) {
-		w.over(a.takes(t, exclusive, 9<<10))
-		w.p.Rebase = false
-		a.h.conf.spaces[0].at = w.newStore(likeEtcd)
-		w.over(a.takes(t, exclusive, 8<<10))
-		a.k.gen++
-		a.h.conf.spaces[0].at = w.newStore(likeRedis)
-		a.takes(t, exclusive, 7<<10)
-	}},
+	{"fence order", "a later exclusive holder with the same fence",
+		func(t *testing.T, w *World, a, b *client) {
+			w.over(a.takes(t, exclusive, 5<<10))
+			b.takes(t, exclusive, 5<<10)
+		}},
+	{"fence order", "… with a smaller one than an earlier reader's",
+		func(t *testing.T, w *World, a, b *client) {
+			w.over(a.takes(t, shared, 5<<10+3))
+			b.takes(t, exclusive, 5<<10+2)
+		}},
+	{"fence order", "a reader with the fence of the exclusive holder before",
+		func(t *testing.T, w *World, a, b *client) {
+			w.over(a.takes(t, exclusive, 5<<10))
+			b.takes(t, shared, 5<<10)
+		}},
+	{"fence order", "a daemon's fence is smaller at another store",
+		func(t *testing.T, w *World, a, b *client) {
+			w.over(a.takes(t, exclusive, 9<<10))
+			a.h.conf.spaces[0].at = w.newStore(likeRedis)
+			a.takes(t, exclusive, 8<<10)
+		}},
+	{"", "… at one that decides it itself, or another daemon's",
+		func(t *testing.T, w *World, a, b *client) {
+			w.over(a.takes(t, exclusive, 9<<10))
+			w.p.Rebase = false
+			a.h.conf.spaces[0].at = w.newStore(likeEtcd)
+			w.over(a.takes(t, exclusive, 8<<10))
+			a.k.gen++
+			a.h.conf.spaces[0].at = w.newStore(likeRedis)
+			a.takes(t, exclusive, 7<<10)
+		}},
 	{"fence", "none at all", func(t *testing.T, w *World, a, b *client) { a.takes(t, exclusive, 0) }},
-	{"fenced write", "the present holder's write is refused", func(t *testing.T, w *World, a, b *client) {
-		old := a.takes(t, exclusive, 9<<10)
-		w.written(old)
-		w.over(old)
-		w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil // so that the order of the fences is not seen first
-		w.written(b.takes(t, exclusive, 8<<10))
-	}},
-	{"stale write", "an earlier holder's write is taken behind a later one's", func(t *testing.T, w *World, a, b *client) {
-		old := a.takes(t, exclusive, 9<<10)
-		w.over(old)
-		w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil
-		w.written(b.takes(t, exclusive, 8<<10))
-		w.written(old)
-	}},
-	{"past the deadline", "a grant is sent when its deadline is over", func(t *testing.T, w *World, a, b *client) {
-		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
-		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1, Deadline: uint64(a.h.clock()/ms - 1)})
-	}},
+	{"fenced write", "the present holder's write is refused",
+		func(t *testing.T, w *World, a, b *client) {
+			old := a.takes(t, exclusive, 9<<10)
+			w.written(old)
+			w.over(old)
+			// so that the order of the fences is not seen first
+			w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil
+			w.written(b.takes(t, exclusive, 8<<10))
+		}},
+	{"stale write", "an earlier holder's write is taken behind a later one's",
+		func(t *testing.T, w *World, a, b *client) {
+			old := a.takes(t, exclusive, 9<<10)
+			w.over(old)
+			w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil
+			w.written(b.takes(t, exclusive, 8<<10))
+			w.written(old)
+		}},
+	{"past the deadline", "a grant is sent when its deadline is over",
+		func(t *testing.T, w *World, a, b *client) {
+			q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+			w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1,
+				Deadline: uint64(a.h.clock()/ms - 1)})
+		}},
 	{"a third of the TTL", "a handoff gives less", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
-		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5<<10 + 1, Count: 1, Deadline: uint64(a.h.clock()/ms + 300)})
+		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5<<10 + 1, Count: 1,
+			Deadline: uint64(a.h.clock()/ms + 300)})
 	}},
 	{"fixed", "a hold ends before its TTL is over", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 5000, fixed: true, cameAt: a.h.clock()})
@@ -203,7 +218,8 @@ var histories = []struct {
 		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1, Deadline: end, End: end})
 	}},
 	{"order", "the second waiter is let in", func(t *testing.T, w *World, a, b *client) {
-		q1, q2 := a.asked(&request{op: protocol.OpAcquire, seq: 1}), b.asked(&request{op: protocol.OpAcquire, seq: 2})
+		q1, q2 := a.asked(&request{op: protocol.OpAcquire, seq: 1}),
+			b.asked(&request{op: protocol.OpAcquire, seq: 2})
 		a.h.waits[q1.key] = append(a.h.waits[q1.key], q1)
 		a.h.grants = append(a.h.grants, granted{b.k, q2, q2.key, 5 << 10})
 		w.checkOrder(a.h)
@@ -257,10 +273,12 @@ var histories = []struct {
 	{"lost before grant", "what was never granted", func(t *testing.T, w *World, a, b *client) {
 		a.hears(t, lost(&hold{key: w.keys[0], fence: 5 << 10}, protocol.LostExpired))
 	}},
-	{"lost in time", "a renewal says that the hold is gone, and no lost came", func(t *testing.T, w *World, a, b *client) {
-		h := a.takes(t, exclusive, 5<<10)
-		a.hears(t, failure(a.asked(&request{op: protocol.OpRenew, holds: []*hold{h}}).id, protocol.NotHeld))
-	}},
+	{"lost in time", "a renewal says that the hold is gone, and no lost came",
+		func(t *testing.T, w *World, a, b *client) {
+			h := a.takes(t, exclusive, 5<<10)
+			a.hears(t, failure(a.asked(&request{op: protocol.OpRenew, holds: []*hold{h}}).id,
+				protocol.NotHeld))
+		}},
 	{"after lost", "a renewal is granted after that", func(t *testing.T, w *World, a, b *client) {
 		w.p.Calm = false
 		h := a.takes(t, exclusive, 5<<10)
@@ -281,12 +299,14 @@ var histories = []struct {
 		a.hears(t, lost(h, protocol.LostForced))
 		a.hasBeenTold()
 	}},
-	{"bounded", "a handoff too many since another host wants the key", func(t *testing.T, w *World, a, b *client) {
-		a.h.learns(&upstream.Op{Kind: cache.OpTry, Key: w.keys[0].name, Token: 7}, &upstream.Result{Status: cache.Granted, Contended: true})
-		for range w.p.Hands + 1 {
-			a.h.bounded(w.keys[0])
-		}
-	}},
+	{"bounded", "a handoff too many since another host wants the key",
+		func(t *testing.T, w *World, a, b *client) {
+			a.h.learns(&upstream.Op{Kind: cache.OpTry, Key: w.keys[0].name, Token: 7},
+				&upstream.Result{Status: cache.Granted, Contended: true})
+			for range w.p.Hands + 1 {
+				a.h.bounded(w.keys[0])
+			}
+		}},
 	{"", "as many as may be", func(t *testing.T, w *World, a, b *client) {
 		op := upstream.Op{Kind: cache.OpJoin, Key: w.keys[0].name, Token: 7}
 		a.h.learns(&op, &upstream.Result{Status: cache.Granted})
@@ -299,10 +319,11 @@ var histories = []struct {
 			a.h.bounded(w.keys[0])
 		}
 	}},
-	{"stale fence", "a release with a wrong fence is carried out", func(t *testing.T, w *World, a, b *client) {
-		q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{nil}})
-		a.hears(t, protocol.AppendReleased(nil, q.id, 0))
-	}},
+	{"stale fence", "a release with a wrong fence is carried out",
+		func(t *testing.T, w *World, a, b *client) {
+			q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{nil}})
+			a.hears(t, protocol.AppendReleased(nil, q.id, 0))
+		}},
 	{"stale fence", "… a renewal", func(t *testing.T, w *World, a, b *client) {
 		a.hears(t, grant(a, a.asked(&request{op: protocol.OpRenew, holds: []*hold{nil}}).id, 5<<10, 1))
 	}},
@@ -318,11 +339,14 @@ var histories = []struct {
 	}},
 	{"cancel", "answered before its target", func(t *testing.T, w *World, a, b *client) {
 		target := a.asked(&request{op: protocol.OpAcquire})
-		a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel, target: target}).id, false))
+		a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel,
+			target: target}).id, false))
 	}},
-	{"cancel", "it claims to have withdrawn what was granted", func(t *testing.T, w *World, a, b *client) {
-		a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel, target: &request{}}).id, true))
-	}},
+	{"cancel", "it claims to have withdrawn what was granted",
+		func(t *testing.T, w *World, a, b *client) {
+			a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel,
+				target: &request{}}).id, true))
+		}},
 	{"one reply", "a second one", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpPing})
 		a.hears(t, protocol.AppendPong(nil, q.id, 1))
@@ -342,14 +366,15 @@ var histories = []struct {
 		a.h.eng.Open(engine.Peer{}, a.k)
 		a.h.passOn(a.h.conf)
 	}},
-	{"", "hosts whose keys are at different stores do not exclude each other", func(t *testing.T, w *World, a, b *client) {
-		other := w.newStore(likeRedis)
-		a.takes(t, exclusive, 5<<10)
-		host := *a.h
-		b.h, b.k.h = &host, &host
-		b.h.bases = map[baseOf]*link{{w.keys[0], 6}: {h: b.h, s: other}}
-		b.takes(t, exclusive, 6<<10)
-	}},
+	{"", "hosts whose keys are at different stores do not exclude each other",
+		func(t *testing.T, w *World, a, b *client) {
+			other := w.newStore(likeRedis)
+			a.takes(t, exclusive, 5<<10)
+			host := *a.h
+			b.h, b.k.h = &host, &host
+			b.h.bases = map[baseOf]*link{{w.keys[0], 6}: {h: b.h, s: other}}
+			b.takes(t, exclusive, 6<<10)
+		}},
 	{"two holders", "those of one host do", func(t *testing.T, w *World, a, b *client) {
 		other := w.newStore(likeRedis)
 		a.takes(t, exclusive, 5<<10)
@@ -357,14 +382,16 @@ var histories = []struct {
 		b.h.bases[baseOf{w.keys[0], 6}] = &link{h: b.h, s: other}
 		b.takes(t, exclusive, 6<<10)
 	}},
-	{"silent", "a client that is heard of loses a hold as silent", func(t *testing.T, w *World, a, b *client) {
-		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard = 2*sec, 0, w.now-sec
-		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
-	}},
-	{"silent", "… or one that has answered every keepalive", func(t *testing.T, w *World, a, b *client) {
-		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, 0
-		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
-	}},
+	{"silent", "a client that is heard of loses a hold as silent",
+		func(t *testing.T, w *World, a, b *client) {
+			w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard = 2*sec, 0, w.now-sec
+			w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+		}},
+	{"silent", "… or one that has answered every keepalive",
+		func(t *testing.T, w *World, a, b *client) {
+			w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, 0
+			w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+		}},
 	{"silent", "… or one that had no time to answer", func(t *testing.T, w *World, a, b *client) {
 		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, w.now-sec/2
 		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
@@ -373,20 +400,22 @@ var histories = []struct {
 		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, w.now-sec
 		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
 	}},
-	{"dropped in use", "a store is dropped under a holder", func(t *testing.T, w *World, a, b *client) {
-		a.takes(t, exclusive, 5<<10).via = a.h.links[0]
-		a.h.dropped(a.h.links[0])
-	}},
+	{"dropped in use", "a store is dropped under a holder",
+		func(t *testing.T, w *World, a, b *client) {
+			a.takes(t, exclusive, 5<<10).via = a.h.links[0]
+			a.h.dropped(a.h.links[0])
+		}},
 	{"reload", "a reload fails", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spare = []*simStore{w.newStore(likeRedis)}
 		w.conf.spare[0].name = w.stores[0].name
 		a.h.takeUp(w.conf, false)
 	}},
-	{"access", "a user whom the configuration does not name any more is let in", func(t *testing.T, w *World, a, b *client) {
-		w.conf.spaces[0].Users = []int{7}
-		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
-		w.mayHave(a.k, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1})
-	}},
+	{"access", "a user whom the configuration does not name any more is let in",
+		func(t *testing.T, w *World, a, b *client) {
+			w.conf.spaces[0].Users = []int{7}
+			q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+			w.mayHave(a.k, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1})
+		}},
 	{"access", "a host grants alone where it may not", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spaces[0].Local = false
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
@@ -394,28 +423,35 @@ var histories = []struct {
 	}},
 	{"audit", "a hold ends that has not begun", func(t *testing.T, w *World, a, b *client) {
 		a.k.accept()
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{},
+			Fence: 5 << 10}})
 	}},
 	{"audit", "one does not end", func(t *testing.T, w *World, a, b *client) {
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Session: &cache.Session{},
+			Fence: 5 << 10}})
 		a.h.auditEnds()
 	}},
 	{"audit", "a wait from before the beginning", func(t *testing.T, w *World, a, b *client) {
 		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeRefused, Took: a.h.boot()}})
 	}},
-	{"found gone", "a hold is lost at a release that it has not had", func(t *testing.T, w *World, a, b *client) {
-		w.stores[0].lost(nil)
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
-	}},
-	{"found gone", "a hold is lost at its release, and no store has lost anything", func(t *testing.T, w *World, a, b *client) {
-		w.p.Faults[hostLag], w.p.Faults[doubled] = 0, 0
-		a.h.released[audited{fence: 5 << 10}] = true
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
-	}},
+	{"found gone", "a hold is lost at a release that it has not had",
+		func(t *testing.T, w *World, a, b *client) {
+			w.stores[0].lost(nil)
+			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone,
+				Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		}},
+	{"found gone", "a hold is lost at its release, and no store has lost anything",
+		func(t *testing.T, w *World, a, b *client) {
+			w.p.Faults[hostLag], w.p.Faults[doubled] = 0, 0
+			a.h.released[audited{fence: 5 << 10}] = true
+			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone,
+				Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		}},
 	{"", "… and one that has", func(t *testing.T, w *World, a, b *client) {
 		w.stores[0].lost(nil)
 		a.h.released[audited{fence: 5 << 10}] = true
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone,
+			Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"view", "a hold is not shown", func(t *testing.T, w *World, a, b *client) {
 		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = true
@@ -424,17 +460,20 @@ var histories = []struct {
 	{"limits", "more holds begin in a namespace than may", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spaces[0].MaxHolds = 1
 		for fence := range uint64(2) {
-			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name, Session: new(cache.Session), Fence: fence + 5}})
+			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name,
+				Session: new(cache.Session), Fence: fence + 5}})
 		}
 	}},
-	{"token", "a daemon asks for a token that it has withdrawn", func(t *testing.T, w *World, a, b *client) {
-		for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpWithdraw, cache.OpJoin} {
-			newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name, Token: 1}}).send()
-		}
-	}},
+	{"token", "a daemon asks for a token that it has withdrawn",
+		func(t *testing.T, w *World, a, b *client) {
+			for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpWithdraw, cache.OpJoin} {
+				newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name, Token: 1}}).send()
+			}
+		}},
 	{"", "… or for another one", func(t *testing.T, w *World, a, b *client) {
 		for token, kind := range []cache.OpKind{cache.OpJoin, cache.OpWithdraw, cache.OpJoin} {
-			newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name, Token: uint64(1 + token/2)}}).send()
+			newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name,
+				Token: uint64(1 + token/2)}}).send()
 		}
 	}},
 	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {

@@ -89,13 +89,14 @@ type request struct {
 	holds     []*hold // what is released, renewed, downgraded or inspected; nil entries for stale ones
 	target    *request
 	sent      int64
-	frost     int64         // of host and client when it was sent
-	late      int64         // ns after sent by which it has to be answered
-	withdrawn bool          // answered canceled
-	dropped   bool          // acquire: nobody wants it any more; a grant is given back at once
-	stale     bool          // release: of a fence that is not the hold's
-	named     bool          // inspect: asks for the holders
-	wrong     protocol.Code // the failure that the request deserves whatever else is; it counts as a ping
+	frost     int64 // of host and client when it was sent
+	late      int64 // ns after sent by which it has to be answered
+	withdrawn bool  // answered canceled
+	dropped   bool  // acquire: nobody wants it any more; a grant is given back at once
+	stale     bool  // release: of a fence that is not the hold's
+	named     bool  // inspect: asks for the holders
+	// the failure that the request deserves whatever else is; it counts as a ping
+	wrong protocol.Code
 }
 
 func (w *World) newClient(h *host, id int) *client {
@@ -143,7 +144,8 @@ func (c *client) connect() {
 		}
 		return
 	}
-	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request), forced: make(map[grantID]int)}
+	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request),
+		forced: make(map[grantID]int)}
 	c.h.conns = append(c.h.conns, c.k)
 	c.greeted, c.nextID = false, 0
 	c.unread = c.unread[:0]
@@ -153,7 +155,8 @@ func (c *client) connect() {
 	if c.w.chance(5) && !c.w.calm { // of a later world
 		least = 7
 	}
-	c.send(&request{op: protocol.OpHello}, &protocol.Request{MinVersion: least, MaxVersion: least + uint64(c.w.pick(3)), Name: []byte("sim")})
+	c.send(&request{op: protocol.OpHello}, &protocol.Request{MinVersion: least,
+		MaxVersion: least + uint64(c.w.pick(3)), Name: []byte("sim")})
 }
 
 // send sends a request.
@@ -180,7 +183,8 @@ func (c *client) send(q *request, p *protocol.Request) {
 	w.counts.flagged(p)
 	w.note(kindSend, q.key, uint64(c.id)<<8|uint64(q.op), q.id)
 	if w.trace != nil {
-		w.say(q.key, "client %d: %s %d%s owner %d mode %d wait %d ttl %d fixed %v fence %d·%d", c.id, requestNames[q.op], q.id,
+		w.say(q.key, "client %d: %s %d%s owner %d mode %d wait %d ttl %d fixed %v fence %d·%d", c.id,
+			requestNames[q.op], q.id,
 			q.keyNames(), q.owner, q.mode, q.wait, q.ttl, q.fixed, p.Fence>>10, p.Fence&1023)
 	}
 	c.buf = protocol.AppendRequest(nil, p)
@@ -300,7 +304,8 @@ func (c *client) find(k *key, owner uint64) *hold {
 // waiting finds an acquire of the owner that has not been answered.
 func (c *client) waiting(k *key, owner uint64) *request {
 	for _, q := range c.calls {
-		if q.owner == owner && (q.key == k && q.op == protocol.OpAcquire || slices.Contains(q.keys, k) && q.op == protocol.OpAcquireMany) {
+		if q.owner == owner && (q.key == k && q.op == protocol.OpAcquire || slices.Contains(q.keys, k) &&
+			q.op == protocol.OpAcquireMany) {
 			return q
 		}
 	}

@@ -52,7 +52,10 @@ func (c *conf) stores() (all []*simStore) {
 }
 
 // allows says whether a user may use the keys.
-func (sp *space) allows(uid int) bool { return len(sp.Users) == 0 || slices.Contains(sp.Users, uid) }
+func (sp *space) allows(uid int) bool {
+	return len(sp.Users) == 0 ||
+		slices.Contains(sp.Users, uid)
+}
 
 // firstConf is what every host begins with.
 func (w *World) firstConf() *conf {
@@ -66,7 +69,8 @@ func (w *World) firstConf() *conf {
 
 // limits are those of sessions and users.
 func (w *World) limits() engine.Limits {
-	return engine.Limits{MaxHolds: int(w.p.MaxHolds), MaxWaiters: int(w.p.MaxWaits), MaxFrame: maxFrame, OutBuffer: w.p.Out,
+	return engine.Limits{MaxHolds: int(w.p.MaxHolds), MaxWaiters: int(w.p.MaxWaits),
+		MaxFrame: maxFrame, OutBuffer: w.p.Out,
 		Users: engine.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}}
 }
 
@@ -74,7 +78,8 @@ func (w *World) limits() engine.Limits {
 // namespace, it says all of that.
 func (w *World) policy(prefix string) engine.Namespace {
 	p := &w.p
-	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour, MaxHandoffs: p.Hands, MaxHandoffTime: time.Duration(p.HandTime),
+	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour,
+		MaxHandoffs: p.Hands, MaxHandoffTime: time.Duration(p.HandTime),
 		LingerPause: time.Duration(p.Pause), LocalAfter: time.Duration(p.LocalAfter)}
 	has := func() bool { return p.Spaces == 0 || w.chance(600) }
 	if p.Linger > 0 && has() {
@@ -148,7 +153,8 @@ func (w *World) changeSpace(c *conf) {
 
 // edit is the next configuration after c.
 func (w *World) edit(c *conf) *conf {
-	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits, stage: c.stage}
+	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits,
+		stage: c.stage}
 	switch w.pick(8) {
 	case 0, 1, 2:
 		w.changeSpace(next)
@@ -164,7 +170,9 @@ func (w *World) edit(c *conf) *conf {
 				next.spaces[i].at = to
 			}
 		}
-		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *simStore) bool { return s == gone })
+		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *simStore) bool {
+			return s == gone
+		})
 	case 6:
 		next.spare = nil
 		if w.chance(500) {
@@ -178,7 +186,8 @@ func (w *World) edit(c *conf) *conf {
 	case 7:
 		next.limits = w.limits()
 		if w.chance(500) && next.limits.MaxHolds < 1000 {
-			next.limits.MaxHolds, next.limits.MaxWaiters = max(1, next.limits.MaxHolds/2), max(1, next.limits.MaxWaiters/2)
+			next.limits.MaxHolds, next.limits.MaxWaiters = max(1, next.limits.MaxHolds/2),
+				max(1, next.limits.MaxWaiters/2)
 		}
 	}
 	return next

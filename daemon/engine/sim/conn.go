@@ -172,7 +172,8 @@ func (k *conn) end() {
 	k.h.eng.End(k.s)
 	k.h.drop(k)
 	if holds, waits := k.s.Counts(); holds != 0 || waits != 0 {
-		k.h.w.fail("nothing left", "", "an ended session still counts %d holds and %d waiters", holds, waits)
+		k.h.w.fail("nothing left", "", "an ended session still counts %d holds and %d waiters", holds,
+			waits)
 	}
 	if !k.left { // its stated validity is over; it does not get more of our time
 		k.hangUp()

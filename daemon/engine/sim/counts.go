@@ -12,21 +12,23 @@ import (
 type fault uint8
 
 const (
-	hostFreeze    fault = iota // the daemon is stopped for a while; nobody notices
-	hostSuspend                // the machine is suspended for a while, with the daemon and its clients
-	hostFreezeMid              // the same as a freeze, between a decision and the sending of what follows
-	hostLag                    // a goroutine goes on with a clock reading that is out of date
-	hostKill                   // the daemon is killed and started anew
-	hostDrain                  // the daemon is asked to stop, and started anew
-	hostTakeover               // another process takes the daemon's place
-	hostReload                 // the daemon follows another configuration
-	partition                  // host and store do not reach each other
-	lostRequest                // the request never arrives
-	lostReply                  // it is carried out, the answer is lost
-	lateRequest                // it is carried out after it has been given up
-	doubled                    // it is carried out twice
-	cut                        // the connection breaks: the answer is known to be lost before its time is up
-	slowReply                  // the answer takes most of what it may
+	hostFreeze  fault = iota // the daemon is stopped for a while; nobody notices
+	hostSuspend              // the machine is suspended for a while, with the daemon and its clients
+	// the same as a freeze, between a decision and the sending of what follows
+	hostFreezeMid
+	hostLag      // a goroutine goes on with a clock reading that is out of date
+	hostKill     // the daemon is killed and started anew
+	hostDrain    // the daemon is asked to stop, and started anew
+	hostTakeover // another process takes the daemon's place
+	hostReload   // the daemon follows another configuration
+	partition    // host and store do not reach each other
+	lostRequest  // the request never arrives
+	lostReply    // it is carried out, the answer is lost
+	lateRequest  // it is carried out after it has been given up
+	doubled      // it is carried out twice
+	// the connection breaks: the answer is known to be lost before its time is up
+	cut
+	slowReply // the answer takes most of what it may
 	hintLost
 	hintLate
 	hintDoubled
@@ -50,10 +52,14 @@ const (
 	nFaults
 )
 
-var faultNames = [nFaults]string{"host freeze", "host suspend", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "host reload", "partition",
-	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow", "hint lost", "hint late",
-	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart", "store restart with loss",
-	"store flush", "store clock forward", "store clock back", "store session ended", "client pause", "client kill",
+var faultNames = [nFaults]string{"host freeze", "host suspend", "host freeze mid-step",
+	"host clock lag", "host kill", "host drain", "host takeover", "host reload", "partition",
+	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow",
+	"hint lost", "hint late",
+	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart",
+	"store restart with loss",
+	"store flush", "store clock forward", "store clock back", "store session ended",
+	"client pause", "client kill",
 	"client leave", "client deaf", "client flood", "client garbage", "client silent", "operator"}
 
 func (f fault) String() string { return faultNames[f] }
@@ -62,64 +68,74 @@ func (f fault) String() string { return faultNames[f] }
 type tally uint8
 
 const (
-	fenceWrites      tally = iota // writes accepted by a resource that looks at fences
-	fenceRefused                  // writes that it refused
-	waivedOverlap                 // two holders after the store had forgotten: best-effort says so
-	waivedFence                   // the same for the order of fences
-	lapsed                        // validity that was over before the next word of the daemon
-	revived                       // … and that a later word has extended after all
-	handoffs                      // grants without a trip to the store
-	rebases                       // fence bases fetched for a held lease
-	reentries                     // grants to who holds already
-	freshGrants                   // grants that make a hold
-	manyGrants                    // multi-acquires that succeeded
-	crossedCancels                // cancels that came too late
-	lateGrants                    // grants whose validity was over when they were read
-	foreignHolds                  // grants to plain lockers
-	ownClock                      // clients that map the daemon's clock to another
-	tooSlow                       // sessions ended because the client did not read
-	wrongRequests                 // requests that cannot be done
-	usedUp                        // last fences of a base on stores that cannot give another
-	quietReleases                 // releases answered only if they fail
-	quietFailures                 // … and did
-	outages                       // stores found to be down
-	degraded                      // grants by a host alone
-	permits                       // of semaphores granted
-	waivedCrowd                   // more of them at once than there are, after the store had forgotten
-	apart                         // holders of two hosts at once, one of them degraded
-	lingered                      // grants of a lease that this host had kept idle
-	briefJoins                    // tries that queued for a moment, as the store carried them out
-	badReloads                    // reloads that were refused
-	dropped                       // stores that a daemon has dropped
-	takenBack                     // stores that were leaving when a reload has named them again
-	heartbeats                    // sent in time
-	reacquired                    // acquires of a key by an owner whose hold of it is lost and not given up
-	holdersNamed                  // inspects that were answered with the holders' names
-	viewed                        // holds in views
-	swept                         // entries that a sweep found and the daemon knew
-	pairTrips                     // batches to one store of a pair
-	rollouts                      // of a move to another store
-	movedHolds                    // holds that began at another store than the key's one before
-	foundGone                     // holds that a store did not know at their release
-	carriedFloors                 // holds that began at another store than the same daemon's one before, where bases can be raised
-	endsWhileDown                 // releases and withdrawals that a pair was sent while it counted as down
-	stalls                        // of a host, as the silence of a client has lasted too long
-	editedTakeovers               // by a process with another configuration
-	refusedTakeovers              // … that does not name a store in use
-	ownOrder                      // smaller fences of a daemon behind a move to a store that decides them itself
-	leftBehind                    // stores in use that the next process did not have
-	fixedGrants                   // fixed holds whose end was compared with their TTL
+	fenceWrites    tally = iota // writes accepted by a resource that looks at fences
+	fenceRefused                // writes that it refused
+	waivedOverlap               // two holders after the store had forgotten: best-effort says so
+	waivedFence                 // the same for the order of fences
+	lapsed                      // validity that was over before the next word of the daemon
+	revived                     // … and that a later word has extended after all
+	handoffs                    // grants without a trip to the store
+	rebases                     // fence bases fetched for a held lease
+	reentries                   // grants to who holds already
+	freshGrants                 // grants that make a hold
+	manyGrants                  // multi-acquires that succeeded
+	crossedCancels              // cancels that came too late
+	lateGrants                  // grants whose validity was over when they were read
+	foreignHolds                // grants to plain lockers
+	ownClock                    // clients that map the daemon's clock to another
+	tooSlow                     // sessions ended because the client did not read
+	wrongRequests               // requests that cannot be done
+	usedUp                      // last fences of a base on stores that cannot give another
+	quietReleases               // releases answered only if they fail
+	quietFailures               // … and did
+	outages                     // stores found to be down
+	degraded                    // grants by a host alone
+	permits                     // of semaphores granted
+	waivedCrowd                 // more of them at once than there are, after the store had forgotten
+	apart                       // holders of two hosts at once, one of them degraded
+	lingered                    // grants of a lease that this host had kept idle
+	briefJoins                  // tries that queued for a moment, as the store carried them out
+	badReloads                  // reloads that were refused
+	dropped                     // stores that a daemon has dropped
+	takenBack                   // stores that were leaving when a reload has named them again
+	heartbeats                  // sent in time
+	// acquires of a key by an owner whose hold of it is lost and not given up
+	reacquired
+	holdersNamed // inspects that were answered with the holders' names
+	viewed       // holds in views
+	swept        // entries that a sweep found and the daemon knew
+	pairTrips    // batches to one store of a pair
+	rollouts     // of a move to another store
+	movedHolds   // holds that began at another store than the key's one before
+	foundGone    // holds that a store did not know at their release
+	// holds that began at another store than the same daemon's one before, where bases can be raised
+	carriedFloors
+	// releases and withdrawals that a pair was sent while it counted as down
+	endsWhileDown
+	stalls           // of a host, as the silence of a client has lasted too long
+	editedTakeovers  // by a process with another configuration
+	refusedTakeovers // … that does not name a store in use
+	// smaller fences of a daemon behind a move to a store that decides them itself
+	ownOrder
+	leftBehind  // stores in use that the next process did not have
+	fixedGrants // fixed holds whose end was compared with their TTL
 	nTallies
 )
 
-var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
-	"validity lapsed", "validity revived", "handoffs", "rebases", "re-entries", "fresh grants", "multi-acquires granted",
-	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
+var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
+	"overlaps waived after loss", "fence orders waived after loss",
+	"validity lapsed", "validity revived", "handoffs", "rebases", "re-entries", "fresh grants",
+	"multi-acquires granted",
+	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own",
+	"sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
-	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
-	"grants of lingering leases", "short-lived joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
+	"outages", "degraded grants", "permits granted", "crowds waived after loss",
+	"overlaps of degraded holds",
+	"grants of lingering leases", "short-lived joins", "bad reloads", "stores dropped",
+	"stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
-	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
+	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release",
+	"fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared"}
@@ -232,7 +248,8 @@ func (c *Counts) flagged(p *protocol.Request) {
 	}
 }
 
-var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel", "inspect", "acquire-many",
+var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel",
+	"inspect", "acquire-many",
 	"release-many", "ping", "list", "stored"}
 
 // never is what no run can show, and why.

@@ -95,11 +95,12 @@
 //
 // Most runs have several stores and namespaces, and reloads. Holders exclude each other if
 // their leases have a store in common, or if the same daemon has granted them, whatever the
-// stores. Two daemons that follow different configurations promise no more (docs/operate/stores.md). The fences that
-// one daemon grants rise over all reloads and takeovers, at each store whose bases can be raised. Fences of
-// different daemons are compared only if their stores have one in common. In some runs namespaces are in
-// two stores at once. In others all keys move from one store to another in the three rollouts
-// of docs/operate/stores.md (move.go): there all holders exclude each other, and all fences of a key rise.
+// stores. Two daemons that follow different configurations promise no more
+// (docs/operate/stores.md). The fences that one daemon grants rise over all reloads and takeovers,
+// at each store whose bases can be raised. Fences of different daemons are compared only if their
+// stores have one in common. In some runs namespaces are in two stores at once. In others all keys
+// move from one store to another in the three rollouts of docs/operate/stores.md (move.go): there
+// all holders exclude each other, and all fences of a key rise.
 //
 // TestChecksBite feeds each a history that must not be. What a best-effort store
 // may do when it forgets leases or its clock leaps is waived, and counted: two
@@ -108,18 +109,17 @@
 //
 // # What goes wrong
 //
-// Daemons freeze (also between a decision and its sending), alone or with their clients when a machine is
-// suspended, go on with an old clock reading, are killed, drain; hosts are cut off from the store, and clocks
-// drift, each by up to 0.4 %. Requests to the store are lost, late, carried out
-// twice; replies are lost or slow; connections break; hints are lost, late,
-// doubled. The store pauses, has no memory, is read-only, restarts with and
-// without its data, is flushed, has its clock set forward and back, ends sessions.
-// Clients pause, die, leave, do not read, ask for much and do not read that, send
-// requests that cannot be done, or what is no frame. Operators unlock what is held, and
-// reload daemons with configurations that add, change and remove namespaces, stores and users.
-// Clients send no heartbeats for a while, and acquire keys anew that they have lost. In some runs a host
-// stands still when such a silence has lasted too long. Every kind is counted when it
-// has its effect; with 500 seeds or more, TestSeeds fails for each that was not
-// seen, and the same for every reply, push, reason and result (Counts.Missing,
-// where the few exceptions have their reasons).
+// Daemons freeze (also between a decision and its sending), alone or with their clients when a
+// machine is suspended, go on with an old clock reading, are killed, drain; hosts are cut off from
+// the store, and clocks drift, each by up to 0.4 %. Requests to the store are lost, late, carried
+// out twice; replies are lost or slow; connections break; hints are lost, late, doubled. The store
+// pauses, has no memory, is read-only, restarts with and without its data, is flushed, has its
+// clock set forward and back, ends sessions. Clients pause, die, leave, do not read, ask for much
+// and do not read that, send requests that cannot be done, or what is no frame. Operators unlock
+// what is held, and reload daemons with configurations that add, change and remove namespaces,
+// stores and users. Clients send no heartbeats for a while, and acquire keys anew that they have
+// lost. In some runs a host stands still when such a silence has lasted too long. Every kind is
+// counted when it has its effect; with 500 seeds or more, TestSeeds fails for each that was not
+// seen, and the same for every reply, push, reason and result (Counts.Missing, where the few
+// exceptions have their reasons).
 package sim

@@ -25,12 +25,15 @@ func (d *duel) op(n int, key string) cache.Op {
 			return op
 		}
 	}
-	op := cache.Op{Key: key, Mode: cache.Mode(d.rnd.IntN(2)), TTL: time.Duration(d.ttls[d.rnd.IntN(len(d.ttls))]) * time.Millisecond}
-	kinds := []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpJoin, cache.OpPeek}
+	op := cache.Op{Key: key, Mode: cache.Mode(d.rnd.IntN(2)),
+		TTL: time.Duration(d.ttls[d.rnd.IntN(len(d.ttls))]) * time.Millisecond}
+	kinds := []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpJoin,
+		cache.OpJoin, cache.OpPeek}
 	if mine := d.mine(n, key); len(mine) > 0 && d.rnd.IntN(3) > 0 {
 		p := mine[d.rnd.IntN(len(mine))]
 		op.Token, op.Mode = p.t.n, p.mode
-		kinds = []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew, cache.OpRenew, cache.OpDowngrade,
+		kinds = []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew, cache.OpRenew,
+			cache.OpDowngrade,
 			cache.OpRelease, cache.OpRelease, cache.OpWithdraw}
 	} else {
 		d.last[n]++
@@ -92,10 +95,13 @@ func (d *duel) plainLocker() bool {
 // same compares one answer, its base apart.
 func (d *duel) same(n int, op *cache.Op, got, want cache.Result) {
 	asked := want.Status == cache.Busy || want.Status == cache.Queued // else it says nothing
-	near := !asked || got.Left == want.Left || got.Left >= 0 && want.Left >= 0 && d.near(got.Left/ms, want.Left/ms)
-	if got.Status != want.Status || got.Contended != want.Contended || got.Mode != want.Mode || (got.Base > 0) != (want.Base > 0) || !near {
+	near := !asked || got.Left == want.Left || got.Left >= 0 && want.Left >= 0 &&
+		d.near(got.Left/ms, want.Left/ms)
+	if got.Status != want.Status || got.Contended != want.Contended || got.Mode != want.Mode ||
+		(got.Base > 0) != (want.Base > 0) || !near {
 		d.t.Errorf("%s: host %d's %v %v %s %d (ttl %v, rebase %v) is answered %+v, and the model says %+v; it knows %+v",
-			d.what, n+1, op.Kind, op.Mode, op.Key, op.Token, op.TTL, op.Rebase, got, want, *d.model.keys[op.Key])
+			d.what, n+1, op.Kind, op.Mode, op.Key, op.Token, op.TTL, op.Rebase, got, want,
+			*d.model.keys[op.Key])
 	}
 }
 
@@ -111,10 +117,12 @@ func (d *duel) bases(got, want []cache.Result, floors [2]uint64) {
 			continue
 		}
 		if g <= floors[0] || w <= floors[1] {
-			d.t.Errorf("%s: base %d, and the floor was %d; the model gives %d above %d", d.what, g, floors[0], w, floors[1])
+			d.t.Errorf("%s: base %d, and the floor was %d; the model gives %d above %d", d.what, g,
+				floors[0], w, floors[1])
 		}
 		for j := range i {
-			if o := got[j].Base; o > 0 && want[j].Base > 0 && cmp.Compare(g, o) != cmp.Compare(w, want[j].Base) {
+			if o := got[j].Base; o > 0 && want[j].Base > 0 &&
+				cmp.Compare(g, o) != cmp.Compare(w, want[j].Base) {
 				d.t.Errorf("%s: bases %d and %d, and the model has the other order", d.what, o, g)
 			}
 		}
@@ -145,8 +153,10 @@ func (d *duel) look() []standing {
 	p, all := d.srv.Admin().Pipeline(), make([]standing, len(duelKeys))
 	for i, key := range duelKeys {
 		key = redis.DefaultPrefix + key
-		all[i] = standing{p.Get(d.t.Context(), key), p.PTTL(d.t.Context(), key), p.ZRangeWithScores(d.t.Context(), beside+"queue:"+key, 0, -1),
-			p.ZRangeWithScores(d.t.Context(), beside+"waiters:"+key, 0, -1), p.ZRangeWithScores(d.t.Context(), beside+"readers:"+key, 0, -1)}
+		all[i] = standing{p.Get(d.t.Context(), key), p.PTTL(d.t.Context(), key),
+			p.ZRangeWithScores(d.t.Context(), beside+"queue:"+key, 0, -1),
+			p.ZRangeWithScores(d.t.Context(), beside+"waiters:"+key, 0, -1),
+			p.ZRangeWithScores(d.t.Context(), beside+"readers:"+key, 0, -1)}
 	}
 	if _, err := p.Exec(d.t.Context()); err != nil && err != goredis.Nil {
 		d.t.Fatal(err)
@@ -175,11 +185,13 @@ func (d *duel) stands(all []standing) {
 			x.queue = append(x.queue, place{w.t, w.mode})
 		}
 		x.waiters = d.members(is.waiters.Val())
-		ok := x.grip == k.grip && x.token == k.token && slices.Equal(x.queue, k.queue) && d.sameEnds(x.waiters, k.waiters) &&
+		ok := x.grip == k.grip && x.token == k.token && slices.Equal(x.queue, k.queue) &&
+			d.sameEnds(x.waiters, k.waiters) &&
 			(x.grip == gripNone || d.near(is.left.Val().Milliseconds(), k.exp-s.now)) &&
 			(x.grip != gripReaders || d.sameEnds(x.readers, k.readers))
 		if !ok {
-			d.t.Errorf("%s: at %s there is %+v for %v, and the model has %+v at %d", d.what, name, x, is.left.Val(), *k, s.now)
+			d.t.Errorf("%s: at %s there is %+v for %v, and the model has %+v at %d", d.what, name, x,
+				is.left.Val(), *k, s.now)
 		}
 	}
 }
@@ -213,7 +225,8 @@ func (d *duel) token(s string) token {
 // sameEnds compares members, in any order, and their ends.
 func (d *duel) sameEnds(a, b []reader) bool {
 	by := func(x, y reader) int {
-		return cmp.Or(cmp.Compare(x.t.inst, y.t.inst), cmp.Compare(x.t.n, y.t.n), cmp.Compare(x.mode, y.mode))
+		return cmp.Or(cmp.Compare(x.t.inst, y.t.inst), cmp.Compare(x.t.n, y.t.n),
+			cmp.Compare(x.mode, y.mode))
 	}
 	a, b = slices.SortedFunc(slices.Values(a), by), slices.SortedFunc(slices.Values(b), by)
 	return slices.EqualFunc(a, b, func(x, y reader) bool {
@@ -226,13 +239,16 @@ func (d *duel) sameEnds(a, b []reader) bool {
 // meanwhile.
 func (d *duel) permits(seed uint64) {
 	const limit, key = 3, "s"
-	d.rnd, d.model = rand.New(rand.NewPCG(seed, 5)), newRedisModel(func() int64 { return d.now }, func(uint32, cache.HintKind, string) {})
+	d.rnd, d.model = rand.New(rand.NewPCG(seed, 5)),
+		newRedisModel(func() int64 { return d.now }, func(uint32, cache.HintKind, string) {})
 	d.model.lease = d.lease
 	d.srv.Do("FLUSHALL")
 	var known []token
 	for step := range 120 {
-		op := cache.Op{Mode: cache.Permit, Limit: limit, Key: key, TTL: time.Duration(d.ttls[d.rnd.IntN(len(d.ttls))]) * time.Millisecond}
-		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew, cache.OpRelease, cache.OpRelease,
+		op := cache.Op{Mode: cache.Permit, Limit: limit, Key: key,
+			TTL: time.Duration(d.ttls[d.rnd.IntN(len(d.ttls))]) * time.Millisecond}
+		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew,
+			cache.OpRelease, cache.OpRelease,
 			cache.OpWithdraw, cache.OpPeek}[d.rnd.IntN(9)]
 		n := d.rnd.IntN(len(d.stores))
 		switch {
@@ -254,7 +270,8 @@ func (d *duel) permits(seed uint64) {
 		d.model.run(uint32(n+1), []*cache.Op{&op}, []*cache.Result{&want[0]})
 		g, w := got[0], want[0]
 		said := g.Status == cache.Granted || g.Status == cache.Done // else nobody asks
-		if g.Status != w.Status || said && g.Contended != w.Contended || (g.Base > 0) != (w.Base > 0) || g.Status == cache.Busy && g.Mode != w.Mode && op.Kind == cache.OpPeek {
+		if g.Status != w.Status || said && g.Contended != w.Contended || (g.Base > 0) != (w.Base > 0) ||
+			g.Status == cache.Busy && g.Mode != w.Mode && op.Kind == cache.OpPeek {
 			d.t.Fatalf("seed %d, step %d: host %d's %v %d is answered %+v, and the model says %+v; it knows %+v",
 				seed, step, n+1, op.Kind, op.Token, g, w, *d.model.permits[key])
 		}

@@ -95,7 +95,8 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 		}
 		s.held[op.Key], s.mode[op.Key] = op.Token, op.Mode
 		delete(s.wait, op.Key)
-		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: uint64(s.id)}
+		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until,
+			SessionNo: uint64(s.id)}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {

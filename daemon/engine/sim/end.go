@@ -15,7 +15,8 @@ func (w *World) build() {
 		w.keys = append(w.keys, &key{name: w.keyName("k", n)})
 	}
 	for n, permits := range w.p.Semaphores {
-		w.sems = append(w.sems, &key{name: w.keyName("s", n), permits: permits, fences: make(map[fenceAt]*hold)})
+		w.sems = append(w.sems, &key{name: w.keyName("s", n), permits: permits,
+			fences: make(map[fenceAt]*hold)})
 	}
 	w.everything = slices.Concat(w.keys, w.sems)
 	for n, k := range w.everything {
@@ -50,8 +51,8 @@ func (w *World) build() {
 	}
 }
 
-// keyName is the n-th name of its kind. In some runs all keys are in one shard of the daemon's lock table, so that
-// what one event leaves to do in a shard meets the events of all other keys.
+// keyName is the n-th name of its kind. In some runs all keys are in one shard of the daemon's lock
+// table, so that what one event leaves to do in a shard meets the events of all other keys.
 func (w *World) keyName(kind string, n int) string {
 	name := fmt.Sprint(kind, n)
 	for i := 0; w.p.OneShard && xxhash.Sum64String(name)%64 != 0; i++ {
@@ -114,8 +115,10 @@ func (c *client) link(owner uint64) {
 		return
 	}
 	c.chain--
-	q := &request{op: protocol.OpAcquire, key: w.keys[0], owner: owner, wait: protocol.WaitAlways, late: 1 << 60, ttl: 5000}
-	c.send(q, &protocol.Request{Key: []byte(q.key.name), Owner: owner, Wait: q.wait, TTL: uint64(q.ttl)})
+	q := &request{op: protocol.OpAcquire, key: w.keys[0], owner: owner, wait: protocol.WaitAlways,
+		late: 1 << 60, ttl: 5000}
+	c.send(q, &protocol.Request{Key: []byte(q.key.name), Owner: owner, Wait: q.wait,
+		TTL: uint64(q.ttl)})
 	c.after(w.between(0, 500*us), func() { c.link(owner) })
 }
 
@@ -124,7 +127,8 @@ func (w *World) audit() {
 	for _, c := range w.clients {
 		for _, q := range c.calls {
 			if late := w.now - q.sent - (c.thaw() - q.frost) - q.late; late > 0 && q.late < 1<<59 {
-				w.fail("every wait ends", q.keyName(), "client %d's %s %d is %d ms late (wait %d ms)", c.id, requestNames[q.op], q.id, late/ms, q.wait)
+				w.fail("every wait ends", q.keyName(), "client %d's %s %d is %d ms late (wait %d ms)", c.id,
+					requestNames[q.op], q.id, late/ms, q.wait)
 				return
 			}
 		}
@@ -143,7 +147,8 @@ func (w *World) audit() {
 func (w *World) finish() {
 	w.calm = true
 	w.say(nil, "THE END begins")
-	for _, h := range w.hosts { // one that is frozen, and a client that is paused, go on when they would have
+	// one that is frozen, and a client that is paused, go on when they would have
+	for _, h := range w.hosts {
 		h.midway = 0
 	}
 	for _, s := range w.sites() {
@@ -165,7 +170,8 @@ func (w *World) finish() {
 	w.runUntil(w.now + 70*sec)
 	for _, c := range w.clients {
 		if n := len(c.calls); n > 0 && w.failure == nil {
-			w.fail("every wait ends", c.calls[0].keyName(), "client %d's %s %d is not answered at the end", c.id, requestNames[c.calls[0].op], c.calls[0].id)
+			w.fail("every wait ends", c.calls[0].keyName(), "client %d's %s %d is not answered at the end",
+				c.id, requestNames[c.calls[0].op], c.calls[0].id)
 		}
 		c.hasBeenTold()
 		c.gen++

@@ -43,8 +43,10 @@ type entry struct {
 }
 
 func newEtcdModel(s *simStore) *etcdModel {
-	return &etcdModel{w: s.w, s: s, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100 + uint64(s.no)<<32, settled: make(map[grave]uint64),
-		limits: make(map[string]int), gone: make(map[token]bool)}
+	return &etcdModel{w: s.w, s: s, sessions: make(map[int]*etcdSession),
+		keys: make(map[string][]*entry), revision: 100 + uint64(s.no)<<32,
+		settled: make(map[grave]uint64),
+		limits:  make(map[string]int), gone: make(map[token]bool)}
 }
 
 var errNoLease = errors.New("requested lease not found")
@@ -106,7 +108,8 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 			return
 		}
 		mine = len(m.keys[op.Key])
-		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0), op.ShortLived && op.Mode == cache.Exclusive})
+		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0), op.ShortLived &&
+			op.Mode == cache.Exclusive})
 	}
 	e := m.keys[op.Key][mine]
 	if !m.has(op.Key, mine) {
@@ -133,7 +136,9 @@ func (m *etcdModel) free(key string, mode cache.Mode, limit uint32) bool {
 	if mode == cache.Permit {
 		return len(m.keys[key]) < int(limit)
 	}
-	return !slices.ContainsFunc(m.keys[key], func(e *entry) bool { return mode == cache.Exclusive || e.mode == cache.Exclusive })
+	return !slices.ContainsFunc(m.keys[key], func(e *entry) bool {
+		return mode == cache.Exclusive || e.mode == cache.Exclusive
+	})
 }
 
 // has says that the entry at i has the key, rather than queues.
@@ -303,7 +308,8 @@ func (l *link) kept(id, got int, sent int64) {
 // vouch says under which session an answer was got, as a driver does: it may have
 // ended since. What has ended stays ended whatever becomes of the session.
 func (l *link) vouch(f *flight, op *cache.Op, r *cache.Result) {
-	if l.s.kind != likeEtcd || f.session == 0 || r.Status == cache.Done && (op.Kind == cache.OpRelease || op.Kind == cache.OpWithdraw) {
+	if l.s.kind != likeEtcd || f.session == 0 || r.Status == cache.Done &&
+		(op.Kind == cache.OpRelease || op.Kind == cache.OpWithdraw) {
 		return
 	}
 	r.Session, r.SessionNo = f.until, uint64(f.session)

@@ -44,7 +44,8 @@ func (w *World) while() int64 {
 func (w *World) strike(f fault) bool {
 	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
 	switch f {
-	case hostFreeze, hostSuspend, hostFreezeMid, hostKill, hostDrain, hostTakeover, hostReload, partition:
+	case hostFreeze, hostSuspend, hostFreezeMid, hostKill, hostDrain, hostTakeover,
+		hostReload, partition:
 		return w.strikeHost(f, h)
 	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage, clientSilent:
 		return w.strikeClient(f, c)
@@ -160,7 +161,8 @@ func (w *World) garbage() []byte {
 	case 0:
 		return []byte{0, 0, 0, 0}
 	case 3: // a second hello
-		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1,
+			MaxVersion: 1})
 	case 1:
 		return []byte{0xff, 0xff, 0xff, 0xff, 1}
 	case 2:
@@ -188,7 +190,8 @@ func (w *World) strikeStore(f fault, h *host, s *simStore) bool {
 		s.paused = max(s.paused, w.now+w.between(ms, sec))
 	case storeFlush, storeLoss:
 		if s.kind != likeRedis || s.clock()/us <= int64(s.highest) {
-			return false // fences outlast the loss of the counter, or a clock that was set back, not both at once
+			// fences outlast the loss of the counter, or a clock that was set back, not both at once
+			return false
 		}
 		s.redis.flush()
 		s.lost(nil)

@@ -66,8 +66,9 @@ func (p *pump) work() {
 // newFlight is a batch for a store. It is copied: the lane uses it again, and late copies of it may
 // be under way even then.
 func newFlight(l *link, ops []cache.Op) *flight {
-	return &flight{l: l, ops: slices.Clone(ops), results: make([]cache.Result, len(ops)), net: l.s.net, session: l.session.id,
-		until: l.session.until}
+	return &flight{l: l, ops: slices.Clone(ops), results: make([]cache.Result, len(ops)), net: l.s.net,
+		session: l.session.id,
+		until:   l.session.until}
 }
 
 // flight is a batch on its way to the store and back.
@@ -293,7 +294,8 @@ func (p *pump) answered(b *upstream.Batch, f *flight, err error) {
 		h.learns(&f.ops[i], r)
 		h.w.counts.Results[r.Status]++
 		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
-		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Contended)
+		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id,
+			f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Contended)
 	}
 	copy(b.Results, f.results)
 	if err != nil {

@@ -21,7 +21,8 @@ type foreigner struct {
 }
 
 func (w *World) newForeigner(id int) *foreigner {
-	f := &foreigner{w: w, s: w.stores[0], id: id, off: w.between(sec, 1000*sec), ppm: w.between(-drift, drift+1)}
+	f := &foreigner{w: w, s: w.stores[0], id: id, off: w.between(sec, 1000*sec),
+		ppm: w.between(-drift, drift+1)}
 	w.after(w.skewed(sec), f.act)
 	return f
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Heartbeats: a namespace may require a message from its holders at least so often. Clients here answer
-// keepalives with pings, unless they are silent for a while.
+// Heartbeats: a namespace may require a message from its holders at least so often. Clients here
+// answer keepalives with pings, unless they are silent for a while.
 
 // heartbeat answers a keepalive, if the client is not silent.
 func (c *client) heartbeat() {
@@ -22,22 +22,26 @@ func (c *client) heartbeat() {
 	}
 }
 
-// newStallProfile gives some runs sessions that hold much and fall silent. A host stands still when such a silence
-// has lasted too long, so that leases run out in the same moment. Little else goes wrong, because most other faults
-// end such holds early. It draws from dice of its own, as newPairProfile does.
+// newStallProfile gives some runs sessions that hold much and fall silent. A host stands still when
+// such a silence has lasted too long, so that leases run out in the same moment. Little else goes
+// wrong, because most other faults end such holds early. It draws from dice of its own, as
+// newPairProfile does.
 func newStallProfile(p *Profile, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 0x7374616c6c))
-	if n := dice.Uint64N(3); p.Store != likeRedis || p.Calm || p.Spaces == 0 || p.Pairs || p.Move || n > 0 {
+	if n := dice.Uint64N(3); p.Store != likeRedis || p.Calm || p.Spaces == 0 || p.Pairs ||
+		p.Move || n > 0 {
 		return
 	}
-	p.Stalls, p.Heartbeat, p.Keys, p.Owners, p.OneShard, p.Wakes, p.Survey = true, 6*sec, 3+int(dice.Uint64N(4)), 3, true, 1, 0
+	p.Stalls, p.Heartbeat, p.Keys, p.Owners, p.OneShard, p.Wakes, p.Survey = true, 6*sec,
+		3+int(dice.Uint64N(4)), 3, true, 1, 0
 	p.Shared, p.Together, p.Try, p.Fixed, p.Many, p.Hold = 900, 800, 50, 0, 0, 1500*ms
 	p.MaxHold, p.Tenure, p.Foreign, p.More = 0, 0, 0, nil
 	p.MaxHolds, p.MaxWaits, p.UserHolds, p.UserWaits, p.SpaceMost = 1<<40, 1<<40, 0, 0, 0
 	p.TTLs = []int64{1000}
 	for f := range p.Faults {
 		switch fault(f) {
-		case hostTakeover, hostReload, hostKill, clientKill, clientLeave, operator, hintLost, hintLate, hintDoubled:
+		case hostTakeover, hostReload, hostKill, clientKill, clientLeave, operator, hintLost,
+			hintLate, hintDoubled:
 		default:
 			p.Faults[f] = 0
 		}
@@ -45,9 +49,9 @@ func newStallProfile(p *Profile, seed uint64) {
 	p.Faults[clientSilent] = 5 * sec
 }
 
-// stall has a client take keys with all its owners and fall silent. Its host stands still around the time when the
-// daemon would end the client's holds: for longer than their leases last, and too short for the daemon to put the
-// silence down to itself. Then the daemon has both to do at once.
+// stall has a client take keys with all its owners and fall silent. Its host stands still around
+// the time when the daemon would end the client's holds: for longer than their leases last, and too
+// short for the daemon to put the silence down to itself. Then the daemon has both to do at once.
 func (c *client) stall() {
 	w, k := c.w, c.k
 	for range 3 {
@@ -108,9 +112,9 @@ func (w *World) longest() int64 {
 	return longest
 }
 
-// wasSilent checks, when the daemon says that a hold is lost as its client was silent, that it was. The client must
-// also have had a keepalive to answer, and a third of the heartbeat for that. A daemon that works with an old
-// reading of the clock may be wrong.
+// wasSilent checks, when the daemon says that a hold is lost as its client was silent, that it was.
+// The client must also have had a keepalive to answer, and a third of the heartbeat for that. A
+// daemon that works with an old reading of the clock may be wrong.
 func (w *World) wasSilent(k *conn, key string) {
 	if w.p.Heartbeat == 0 {
 		w.fail("silent", key, "client %d was not asked for heartbeats", k.c.id)
@@ -123,7 +127,8 @@ func (w *World) wasSilent(k *conn, key string) {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)
 	}
 	if k.asked == 0 {
-		w.fail("silent", key, "client %d has lost a hold as silent, and has answered all keepalives", k.c.id)
+		w.fail("silent", key, "client %d has lost a hold as silent, and has answered all keepalives",
+			k.c.id)
 	} else if had := w.now - k.asked; had < w.p.Heartbeat/3*98/100 {
 		w.fail("silent", key, "client %d has lost a hold as silent, %d ms after the keepalive that it has not answered", k.c.id, had/ms)
 	}

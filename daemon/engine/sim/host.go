@@ -51,7 +51,9 @@ type host struct {
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
-	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool), released: make(map[audited]bool),
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1),
+		waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link),
+		audit: make(map[audited]bool), released: make(map[audited]bool),
 		began: make(map[uint64]int64), strict: make(map[string]int64)}
 	h.own = w.newStore(likeEmbedded)
 	h.start()
@@ -106,7 +108,8 @@ func (h *host) newEngine() {
 	limits := h.conf.limits
 	c.MaxHolds, c.MaxWaiters = int64(limits.MaxHolds), int64(limits.MaxWaiters)
 	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
-	set := engine.Settings{Table: c, Users: limits.Users, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
+	set := engine.Settings{Table: c, Users: limits.Users, MaxFrame: maxFrame, OutBuffer: w.p.Out,
+		Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
 		Survey: w.p.Survey, Wakes: w.p.Wakes, FirstID: h.lastID}
 	gen := h.gen
 	h.eng = engine.NewEngine(set, h.clock, func(at int64) {

@@ -75,7 +75,8 @@ func methods(t *testing.T, dir string, of ...string) (all []method) {
 			}
 			for _, receiver := range of {
 				if id, ok := on.(*ast.Ident); ok && id.Name == receiver {
-					all = append(all, method{receiver + "." + fn.Name.Name, filepath.Base(filepath.Dir(name)) + "/" + filepath.Base(name),
+					all = append(all, method{receiver + "." + fn.Name.Name,
+						filepath.Base(filepath.Dir(name)) + "/" + filepath.Base(name),
 						fset.Position(fn.Body.Lbrace).Line, fset.Position(fn.Body.Rbrace).Line})
 				}
 			}
@@ -88,7 +89,8 @@ func methods(t *testing.T, dir string, of ...string) (all []method) {
 func covered(t *testing.T) map[string]map[int]bool {
 	t.Helper()
 	profile := filepath.Join(t.TempDir(), "profile")
-	cmd := exec.Command("go", "test", "-count=1", "-vet=off", "-run", "TestSeeds$", "-coverpkg=../../../cache,..", "-coverprofile="+profile, ".",
+	cmd := exec.Command("go", "test", "-count=1", "-vet=off", "-run", "TestSeeds$",
+		"-coverpkg=../../../cache,..", "-coverprofile="+profile, ".",
 		"-args", "-seeds=32", "-minutes=3")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -118,8 +120,8 @@ func covered(t *testing.T) map[string]map[int]bool {
 	return lines
 }
 
-// TestEveryInputIsExercised fails unless some seeds call each exported method of the engine, of its sessions and of
-// the lock table, so that no new kind of event stays outside the simulator.
+// TestEveryInputIsExercised fails unless some seeds call each exported method of the engine, of its
+// sessions and of the lock table, so that no new kind of event stays outside the simulator.
 func TestEveryInputIsExercised(t *testing.T) {
 	if raceDetector {
 		t.Skip("it builds the simulator anew; make test-sim runs it")

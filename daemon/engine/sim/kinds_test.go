@@ -45,8 +45,8 @@ func sources(t *testing.T, dir string) (fset *gotoken.FileSet, files []*ast.File
 	return fset, files
 }
 
-// constants are the exported constants of a package, by name, whose type is of that name or, where it is empty,
-// whose names begin with prefix.
+// constants are the exported constants of a package, by name, whose type is of that name or, where
+// it is empty, whose names begin with prefix.
 func constants(t *testing.T, dir, of, prefix string) map[string]int {
 	t.Helper()
 	fset, files := sources(t, dir)
@@ -58,7 +58,8 @@ func constants(t *testing.T, dir, of, prefix string) map[string]int {
 		if !ok || !c.Exported() {
 			continue
 		}
-		if named, ok := c.Type().(*types.Named); ok && named.Obj().Name() == of || of == "" && strings.HasPrefix(name, prefix) {
+		if named, ok := c.Type().(*types.Named); ok && named.Obj().Name() == of || of == "" &&
+			strings.HasPrefix(name, prefix) {
 			n, _ := constant.Int64Val(c.Val())
 			found[name] = int(n)
 		}
@@ -66,8 +67,8 @@ func constants(t *testing.T, dir, of, prefix string) map[string]int {
 	return found
 }
 
-// TestEveryKindIsCounted finds a row of Counts for each kind of request, answer, push, op, result, hint and
-// notice that there is. TestSeeds asks that each of those rows was seen (Counts.Missing).
+// TestEveryKindIsCounted finds a row of Counts for each kind of request, answer, push, op, result,
+// hint and notice that there is. TestSeeds asks that each of those rows was seen (Counts.Missing).
 func TestEveryKindIsCounted(t *testing.T) {
 	const cache, protocol = "../../../cache", "../../../protocol"
 	for _, k := range []struct {
@@ -89,7 +90,8 @@ func TestEveryKindIsCounted(t *testing.T) {
 	} {
 		all := constants(t, k.dir, k.of, k.prefix)
 		if len(all) < k.least {
-			t.Errorf("%s %s%s: only %d kinds: %v", k.dir, k.of, k.prefix, len(all), slices.Sorted(maps.Keys(all)))
+			t.Errorf("%s %s%s: only %d kinds: %v", k.dir, k.of, k.prefix, len(all),
+				slices.Sorted(maps.Keys(all)))
 		}
 		for name, n := range all {
 			var c Counts

@@ -21,7 +21,8 @@ type side struct {
 
 func newSide(t *testing.T, inst uint32, store *redisModel, now *int64) *side {
 	return &side{t: t, inst: inst, tab: cache.New(cache.DefaultConfig()), store: store, now: now,
-		ns: &cache.Namespace{Store: &cache.StoreTraits{Rebase: true, Queue: true}, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond}}
+		ns: &cache.Namespace{Store: &cache.StoreTraits{Rebase: true, Queue: true}, MaxHandoffs: 8,
+			MaxHandoffTime: 50 * time.Millisecond}}
 }
 
 // take is what the last event has made.
@@ -33,7 +34,8 @@ func (s *side) take() (ms []cache.Message, ops []cache.Op) {
 
 func (s *side) acquire(who *cache.Session) []cache.Op {
 	s.ids++
-	s.tab.Acquire(&cache.Acquire{Re: cache.Request{Session: who, ID: s.ids}, NS: s.ns, Key: []byte("k"), Wait: cache.Forever, TTL: 3 * sec}, *s.now, &s.out)
+	s.tab.Acquire(&cache.Acquire{Re: cache.Request{Session: who, ID: s.ids}, NS: s.ns,
+		Key: []byte("k"), Wait: cache.Forever, TTL: 3 * sec}, *s.now, &s.out)
 	_, ops := s.take()
 	return ops
 }

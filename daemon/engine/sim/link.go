@@ -84,8 +84,8 @@ func (l *link) info() upstream.Info {
 	return l.s.info()
 }
 
-// rename gives a store that is leaving another name, as its own may be that of one that comes, or its
-// own again.
+// rename gives a store that is leaving another name, as its own may be that of one that comes, or
+// its own again.
 func (l *link) rename(leaving bool) {
 	l.name = l.of.name
 	if leaving {

@@ -52,7 +52,8 @@ func TestModelIsRedis(t *testing.T) {
 				t.Fatalf("only %d leases and places have ended, %d sequences were given up", d.endings, given)
 			}
 		}
-		t.Logf("%d ops compared, %d hints, %d waits for an end, %d sequences given up", d.ops, d.hints, d.endings, given)
+		t.Logf("%d ops compared, %d hints, %d waits for an end, %d sequences given up", d.ops, d.hints,
+			d.endings, given)
 	})
 }
 
@@ -84,7 +85,8 @@ type duel struct {
 }
 
 func newDuel(t *testing.T, srv *testserver.Redis, lease time.Duration, ttls []int64) *duel {
-	d := &duel{t: t, srv: srv, ttls: ttls, lease: lease.Milliseconds(), told: make([][]cache.Hint, 4), last: make([]uint64, 4)}
+	d := &duel{t: t, srv: srv, ttls: ttls, lease: lease.Milliseconds(), told: make([][]cache.Hint, 4),
+		last: make([]uint64, 4)}
 	for n := range d.told {
 		cfg, err := redis.Parse(srv.URL() + "?timeout=30s")
 		if err != nil {
@@ -129,9 +131,10 @@ func (d *duel) sequence(seed uint64, steps int) bool {
 	d.srv.Do("FLUSHALL")
 	d.rnd, d.slop, d.old = rand.New(rand.NewPCG(seed, 3)), 1, make([][]cache.Op, len(d.stores))
 	d.now = d.serverTime()
-	d.model = newRedisModel(func() int64 { return d.now }, func(inst uint32, what cache.HintKind, key string) {
-		d.told[inst-1] = append(d.told[inst-1], cache.Hint{Kind: what, Key: key})
-	})
+	d.model = newRedisModel(func() int64 { return d.now },
+		func(inst uint32, what cache.HintKind, key string) {
+			d.told[inst-1] = append(d.told[inst-1], cache.Hint{Kind: what, Key: key})
+		})
 	d.model.lease = d.lease
 	clear(d.told)
 	ok := true
@@ -143,7 +146,8 @@ func (d *duel) sequence(seed uint64, steps int) bool {
 	for n, s := range d.stores {
 		d.srv.Do("PUBLISH", hintsOf(s), "f"+redis.DefaultPrefix+"end")
 		hs := d.drain(n, "end")
-		byKey := func(a, b cache.Hint) int { return cmp.Compare(a.Key, b.Key) } // a script does its keys in an order of its own
+		// a script does its keys in an order of its own
+		byKey := func(a, b cache.Hint) int { return cmp.Compare(a.Key, b.Key) }
 		slices.SortStableFunc(hs, byKey)
 		slices.SortStableFunc(d.told[n], byKey)
 		if ok && !slices.Equal(hs, d.told[n]) {
@@ -270,7 +274,8 @@ func (d *duel) modelled(n int, ops []cache.Op) []cache.Result {
 	for i := range want {
 		want[i].Left = -1
 	}
-	for _, sc := range []int{scriptRelease, scriptDowngrade, scriptRenew, scriptAcquire, scriptShare, scriptPeek} {
+	for _, sc := range []int{scriptRelease, scriptDowngrade, scriptRenew, scriptAcquire,
+		scriptShare, scriptPeek} {
 		var some []*cache.Op
 		var res []*cache.Result
 		for i := range ops {

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// A move of all keys from one store to another, in the three rollouts of docs/operate/stores.md: the old store,
-// both, the new one. Then the keys move back in the same way, and so on. A rollout begins when the
-// one before it is finished on every host. The bases of all stores here can be raised: moves to
-// real etcd and ZooKeeper are not simulated.
+// A move of all keys from one store to another, in the three rollouts of docs/operate/stores.md:
+// the old store, both, the new one. Then the keys move back in the same way, and so on. A rollout
+// begins when the one before it is finished on every host. The bases of all stores here can be
+// raised: moves to real etcd and ZooKeeper are not simulated.
 
 // newMove makes the stores of the rollouts.
 func (w *World) newMove() {

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// TestEveryMutantCompiles applies each patch with a planted fault to copies of the files that it changes. If
-// LOCKSIDECAR_TEST_LONG is set, it also compiles the changed packages: a mutant that does not compile shows nothing.
+// TestEveryMutantCompiles applies each patch with a planted fault to copies of the files that it
+// changes. If LOCKSIDECAR_TEST_LONG is set, it also compiles the changed packages: a mutant that
+// does not compile shows nothing.
 func TestEveryMutantCompiles(t *testing.T) {
 	root, err := filepath.Abs("../../..")
 	if err != nil {
@@ -32,7 +33,8 @@ func TestEveryMutantCompiles(t *testing.T) {
 			if os.Getenv("LOCKSIDECAR_TEST_LONG") == "" || len(packages) == 0 {
 				return
 			}
-			build := exec.Command("go", append([]string{"build", "-o", os.DevNull, "-overlay", overlay}, packages...)...)
+			build := exec.Command("go", append([]string{"build", "-o", os.DevNull, "-overlay", overlay},
+				packages...)...)
 			build.Dir = root
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Errorf("%v\n%s", err, out)
@@ -41,8 +43,8 @@ func TestEveryMutantCompiles(t *testing.T) {
 	}
 }
 
-// applyPatch applies a patch to copies of the files that it changes. It returns the name of an overlay file for the
-// go command, and the changed packages.
+// applyPatch applies a patch to copies of the files that it changes. It returns the name of an
+// overlay file for the go command, and the changed packages.
 func applyPatch(t *testing.T, root, patch string) (overlay string, packages []string) {
 	t.Helper()
 	text, err := os.ReadFile(patch)
@@ -71,7 +73,8 @@ func applyPatch(t *testing.T, root, patch string) (overlay string, packages []st
 			t.Fatal(err)
 		}
 		replace[filepath.Join(root, name)] = copied
-		if at := "./" + filepath.Dir(name); strings.HasSuffix(name, ".go") && !slices.Contains(packages, at) {
+		if at := "./" + filepath.Dir(name); strings.HasSuffix(name, ".go") &&
+			!slices.Contains(packages, at) {
 			packages = append(packages, at)
 		}
 	}

@@ -24,12 +24,15 @@ func (h *host) force() {
 		}
 		w.counts.Faults[operator]++
 		w.note(kindFault, k, uint64(operator), uint64(len(ended)))
-		w.say(k, "FORCED on host %d: %d holds, asked for fence %d·%d", h.id, len(ended), fence>>10, fence&1023)
+		w.say(k, "FORCED on host %d: %d holds, asked for fence %d·%d", h.id, len(ended),
+			fence>>10, fence&1023)
 		for _, o := range ended {
 			if fence != 0 && o.Fence != fence {
 				w.fail("forced", k.name, "fence %d was ended, and only %d was to be", o.Fence, fence)
 			}
-			i := slices.IndexFunc(h.conns, func(c *conn) bool { return c.s != nil && c.s.ID() == o.Session.ID })
+			i := slices.IndexFunc(h.conns, func(c *conn) bool {
+				return c.s != nil && c.s.ID() == o.Session.ID
+			})
 			if i >= 0 { // else the daemon is going, and has closed its side
 				h.conns[i].forced[grantID{k, o.Owner, o.Fence}]++
 			}
@@ -62,14 +65,16 @@ func (h *host) annoying() *key {
 	return best
 }
 
-// view has an operator look at the daemon, which shows every hold that it has granted and not ended.
+// view has an operator look at the daemon, which shows every hold that it has granted and not
+// ended.
 func (h *host) view() {
 	w := h.w
 	if !h.up || h.passing || w.now < h.frozen {
 		return
 	}
 	var v engine.View
-	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[w.pick(len(engine.ViewSorts))], Desc: w.chance(500), Limit: engine.MaxViewRows}, &v)
+	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[w.pick(len(engine.ViewSorts))],
+		Desc: w.chance(500), Limit: engine.MaxViewRows}, &v)
 	shown := make(map[audited]bool)
 	for i := range v.Holds {
 		if o := &v.Holds[i]; !o.Forced {
@@ -79,13 +84,15 @@ func (h *host) view() {
 	}
 	for id := range h.audit {
 		if !shown[id] {
-			w.fail("view", id.key, "host %d does not show fence %d of session %d", h.id, id.fence, id.session)
+			w.fail("view", id.key, "host %d does not show fence %d of session %d", h.id,
+				id.fence, id.session)
 		}
 		delete(shown, id)
 	}
 	for id := range shown {
 		if id.fence != 0 { // the audit log tells those without one no better apart
-			w.fail("view", id.key, "host %d shows fence %d of session %d, which has ended", h.id, id.fence, id.session)
+			w.fail("view", id.key, "host %d shows fence %d of session %d, which has ended", h.id,
+				id.fence, id.session)
 		}
 	}
 }
@@ -99,9 +106,12 @@ func (c *client) told(id grantID) {
 	if c.k.forced[id]--; c.k.forced[id] == 0 {
 		delete(c.k.forced, id)
 	}
-	if id.fence != 0 && c.w.chance(500) { // without a fence it would give up what the owner may have had since
-		c.send(&request{op: protocol.OpRelease, key: id.key, owner: id.owner, holds: []*hold{nil}, all: true},
-			&protocol.Request{Key: []byte(id.key.name), Owner: id.owner, Fence: id.fence, Flags: protocol.FlagAll})
+	// without a fence it would give up what the owner may have had since
+	if id.fence != 0 && c.w.chance(500) {
+		c.send(&request{op: protocol.OpRelease, key: id.key, owner: id.owner,
+			holds: []*hold{nil}, all: true},
+			&protocol.Request{Key: []byte(id.key.name), Owner: id.owner, Fence: id.fence,
+				Flags: protocol.FlagAll})
 	}
 }
 

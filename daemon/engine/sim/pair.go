@@ -71,7 +71,9 @@ func (w *World) newPair(old, new *simStore) *simStore {
 
 // newPairs adds pairs of the stores that hosts share and whose bases can be raised.
 func (w *World) newPairs() {
-	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *simStore) bool { return s.kind == likeEmbedded || !s.rebase })
+	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *simStore) bool {
+		return s.kind == likeEmbedded || !s.rebase
+	})
 	for range 2 {
 		old, new := all[w.pick(len(all))], all[w.pick(len(all))]
 		if old != new {

@@ -20,7 +20,8 @@ func (w *World) unique(h *hold) {
 			if waives(o, h) || waives(h, o) {
 				w.counts.Tallies[waivedFence]++
 			} else {
-				w.fail("fence order", h.key.name, "clients %d and %d have both had fence %d·%d", o.c.id, h.c.id, h.fence>>10, h.fence&1023)
+				w.fail("fence order", h.key.name, "clients %d and %d have both had fence %d·%d", o.c.id, h.c.id,
+					h.fence>>10, h.fence&1023)
 			}
 		}
 		h.key.fences[at] = h
@@ -56,16 +57,20 @@ func (w *World) crowdedOf(k *key, believed []*hold) {
 	}
 	// Those that the store has forgotten, as the others are newer, do not count.
 	standing := slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool {
-		return slices.ContainsFunc(believed, func(young *hold) bool { return young != o && waives(o, young) })
+		return slices.ContainsFunc(believed, func(young *hold) bool {
+			return young != o && waives(o, young)
+		})
 	})
 	if len(standing) <= k.permits {
 		w.counts.Tallies[waivedCrowd]++
 		return
 	}
 	for _, h := range standing {
-		w.say(k, "client %d has a permit: fence %d·%d, %d ms left", h.c.id, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms)
+		w.say(k, "client %d has a permit: fence %d·%d, %d ms left", h.c.id, h.fence>>10, h.fence&1023,
+			h.valid-h.c.clock()/ms)
 	}
-	w.fail("two holders", k.name, "%d clients have permits, and there are %d", len(standing), k.permits)
+	w.fail("two holders", k.name, "%d clients have permits, and there are %d",
+		len(standing), k.permits)
 }
 
 // redisPermits is one semaphore of the model of Redis.
@@ -90,7 +95,8 @@ func (s *script) permitsOf(name string) *redisPermits {
 
 func (s *script) runPermits(ops []*cache.Op, res []*cache.Result) {
 	base := uint64(0)
-	if k := ops[0].Kind; k == cache.OpTry || k == cache.OpJoin || slices.ContainsFunc(ops, func(op *cache.Op) bool { return op.Rebase }) {
+	if k := ops[0].Kind; k == cache.OpTry || k == cache.OpJoin ||
+		slices.ContainsFunc(ops, func(op *cache.Op) bool { return op.Rebase }) {
 		base = s.m.reserve(len(ops), ops)
 	}
 	for i, op := range ops {
@@ -118,7 +124,8 @@ func (s *script) runPermits(ops []*cache.Op, res []*cache.Result) {
 		case cache.OpPeek:
 			r.Status, r.Left = cache.Done, -1
 			if len(p.held) > 0 {
-				*r = cache.Result{Status: cache.Busy, Mode: cache.Permit, Left: max(0, p.held[0].ends-s.now) * ms}
+				*r = cache.Result{Status: cache.Busy, Mode: cache.Permit,
+					Left: max(0, p.held[0].ends-s.now) * ms}
 			}
 		}
 	}
@@ -144,14 +151,17 @@ func (p *redisPermits) keep(t token, ends int64) {
 	}
 	p.held = append(p.held, reader{t: t, ends: ends})
 	slices.SortFunc(p.held, func(a, b reader) int {
-		return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.t.inst, b.t.inst), cmp.Compare(a.t.n, b.t.n))
+		return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.t.inst, b.t.inst),
+			cmp.Compare(a.t.n, b.t.n))
 	})
 }
 
 // wanted says that another daemon queues and cannot have a permit now.
 func (p *redisPermits) wanted(me uint32) bool {
 	free := max(0, p.limit-len(p.held))
-	return slices.ContainsFunc(p.queue[min(free, len(p.queue)):], func(x reader) bool { return x.t.inst != me })
+	return slices.ContainsFunc(p.queue[min(free, len(p.queue)):], func(x reader) bool {
+		return x.t.inst != me
+	})
 }
 
 func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t token, base uint64) {
@@ -224,7 +234,9 @@ func (m *etcdModel) wanted(key string, i int) bool {
 	if es[i].mode != cache.Permit {
 		return slices.ContainsFunc(es[i+1:], func(e *entry) bool { return !e.brief })
 	}
-	return slices.ContainsFunc(es[min(len(es), m.limits[key]):], func(e *entry) bool { return e.t.inst != es[i].t.inst })
+	return slices.ContainsFunc(es[min(len(es), m.limits[key]):], func(e *entry) bool {
+		return e.t.inst != es[i].t.inst
+	})
 }
 
 // embeddedPermit does one op about a permit, as embedded does.
@@ -254,7 +266,8 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			s.permits[op.Key] = held
 		}
 		held[op.Token] = true
-		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: uint64(s.id)}
+		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until,
+			SessionNo: uint64(s.id)}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {

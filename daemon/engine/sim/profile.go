@@ -33,27 +33,28 @@ type Profile struct {
 	Owners  int // of each client
 	Foreign int // plain SET NX PX lockers
 
-	TTLs       []int64 // ms; what clients ask for
-	Act        int64   // mean pause between two acts of a client
-	Hold       int64   // mean time for which a hold is kept
-	Shared     int     // permille of acquires
-	Fixed      int
-	Try        int
-	Many       int
-	Together   int   // the same, of acquires that all owners of a client make at once
-	Odd        int   // permille of acts that are none of acquire and release
-	Latency    int64 // to the store, one way; the mean
-	Hop        int64 // between two processes of a host, the longest
-	Timeout    int64 // of one batch
-	Session    int64 // TTL of the daemon's session
-	Hands      int   // handoffs while contended
-	HandTime   int64
-	MaxHold    int64 // the namespace's, 0 for none
-	Tenure     int64
-	Linger     int64
-	Pause      int64 // for so long it does not once another host has wanted the key; less than 0 for no time
-	Habits     int   // how many keys' pasts a daemon remembers
-	Local      bool  // the host grants alone in an outage
+	TTLs     []int64 // ms; what clients ask for
+	Act      int64   // mean pause between two acts of a client
+	Hold     int64   // mean time for which a hold is kept
+	Shared   int     // permille of acquires
+	Fixed    int
+	Try      int
+	Many     int
+	Together int   // the same, of acquires that all owners of a client make at once
+	Odd      int   // permille of acts that are none of acquire and release
+	Latency  int64 // to the store, one way; the mean
+	Hop      int64 // between two processes of a host, the longest
+	Timeout  int64 // of one batch
+	Session  int64 // TTL of the daemon's session
+	Hands    int   // handoffs while contended
+	HandTime int64
+	MaxHold  int64 // the namespace's, 0 for none
+	Tenure   int64
+	Linger   int64
+	// for so long it does not once another host has wanted the key; less than 0 for no time
+	Pause      int64
+	Habits     int  // how many keys' pasts a daemon remembers
+	Local      bool // the host grants alone in an outage
 	LocalAfter int64
 	InFlight   int
 	Batch      int
@@ -67,15 +68,19 @@ type Profile struct {
 	Rebase     bool
 	Semaphores []int // how many permits each has
 	Permits    int   // permille of acquires that are of one
-	Spaces     int   // how many namespaces are written at first, beside the one for all keys; 0 when it stays the only one
-	Heartbeat  int64 // that namespaces require; 0 for none
-	Stalls     bool  // a client that falls silent holds much, and its host stands still when the silence has lasted too long
-	MaxWait    int64
-	SpaceMost  int  // the largest limit of a namespace's holds and waiters; 0 for none
-	Pairs      bool // some namespaces are kept in two stores at once
-	Move       bool // all keys move from one store to another, in three rollouts
-	OneShard   bool // all keys are in the same shard of the lock table
-	Users      int  // how many users there are, where some namespaces are not for all of them
+	// how many namespaces are written at first, beside the one for all keys; 0 when it stays the only
+	// one
+	Spaces    int
+	Heartbeat int64 // that namespaces require; 0 for none
+	// a client that falls silent holds much, and its host stands still when the silence has lasted too
+	// long
+	Stalls    bool
+	MaxWait   int64
+	SpaceMost int  // the largest limit of a namespace's holds and waiters; 0 for none
+	Pairs     bool // some namespaces are kept in two stores at once
+	Move      bool // all keys move from one store to another, in three rollouts
+	OneShard  bool // all keys are in the same shard of the lock table
+	Users     int  // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
@@ -89,7 +94,8 @@ func (p *Profile) has(kind string) bool {
 }
 
 func (p Profile) String() string {
-	s := fmt.Sprintf("%v, %d hosts of %d clients, %d keys, %d foreign, ttls %v ms", p.Store, p.Hosts, p.Clients, p.Keys, p.Foreign, p.TTLs)
+	s := fmt.Sprintf("%v, %d hosts of %d clients, %d keys, %d foreign, ttls %v ms", p.Store, p.Hosts,
+		p.Clients, p.Keys, p.Foreign, p.TTLs)
 	if len(p.More) > 0 {
 		s += fmt.Sprintf(", stores %v", p.More)
 	}
@@ -128,8 +134,10 @@ func (p Profile) String() string {
 func (w *World) newProfile(length int64) Profile {
 	p := Profile{
 		Hosts: 2 + w.pick(4), Clients: 1 + w.pick(3), Keys: 1 + w.pick(4), Owners: 1 + w.pick(3),
-		Shared: []int{0, 150, 400, 800}[w.pick(4)], Fixed: []int{0, 100, 400}[w.pick(3)], Try: []int{50, 200, 600}[w.pick(3)],
-		Many: []int{0, 50, 200}[w.pick(3)], Together: []int{0, 0, 300}[w.pick(3)], Odd: []int{50, 150, 300}[w.pick(3)],
+		Shared: []int{0, 150, 400, 800}[w.pick(4)], Fixed: []int{0, 100, 400}[w.pick(3)],
+		Try:  []int{50, 200, 600}[w.pick(3)],
+		Many: []int{0, 50, 200}[w.pick(3)], Together: []int{0, 0, 300}[w.pick(3)],
+		Odd:      []int{50, 150, 300}[w.pick(3)],
 		Latency:  []int64{100 * us, ms, 10 * ms, 40 * ms}[w.pick(4)],
 		Hop:      300 * us,
 		Timeout:  []int64{300 * ms, sec, 2 * sec}[w.pick(3)],
@@ -179,7 +187,8 @@ func (w *World) newProfile(length int64) Profile {
 		p.Tenure = []int64{50 * ms, 500 * ms}[w.pick(2)]
 	}
 	if p.Habits = 1 + w.pick(4); w.chance(400) && p.Tenure == 0 {
-		p.Linger, p.Pause = []int64{50 * ms, 500 * ms, 2 * sec}[w.pick(3)], []int64{-1, sec, 30 * sec}[w.pick(3)]
+		p.Linger, p.Pause = []int64{50 * ms, 500 * ms, 2 * sec}[w.pick(3)],
+			[]int64{-1, sec, 30 * sec}[w.pick(3)]
 	}
 	if p.Store != likeEmbedded && w.chance(200) && !p.Chain {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
@@ -229,8 +238,10 @@ func (w *World) newSpaces(p *Profile) {
 		if !p.Calm {
 			p.Faults[clientSilent] = []int64{2 * sec, 10 * sec}[w.pick(2)]
 		}
-		if !p.Calm && w.chance(500) { // sessions with several readers of several keys, which all end when a machine resumes
-			p.Keys, p.Owners, p.Shared, p.Together, p.Hold, p.OneShard, p.Wakes = 4+w.pick(5), 3, 800, 800, 1500*ms, true, 1
+		// sessions with several readers of several keys, which all end when a machine resumes
+		if !p.Calm && w.chance(500) {
+			p.Keys, p.Owners, p.Shared, p.Together, p.Hold, p.OneShard, p.Wakes = 4+w.pick(5), 3, 800, 800,
+				1500*ms, true, 1
 			p.Faults[hostSuspend] = 5 * sec
 		}
 	}

@@ -59,12 +59,14 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 		return
 	}
 	if h.gone {
-		c.w.fail("lost once", h.key.name, "client %d is told once more that fence %d is gone", c.id, h.fence)
+		c.w.fail("lost once", h.key.name, "client %d is told once more that fence %d is gone", c.id,
+			h.fence)
 	}
 	c.w.lostCheck(h, why)
 	c.forget(h)
 	c.notSoon(h)
-	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil && c.w.chance(100) {
+	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil &&
+		c.w.chance(100) {
 		// As if the hold were not lost: what the daemon grants has to be another one. A good client
 		// waits for its owner to give the lost one up.
 		c.w.counts.Tallies[reacquired]++

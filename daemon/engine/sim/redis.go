@@ -62,12 +62,14 @@ type place struct {
 }
 
 func newRedisModel(clock func() int64, hint func(uint32, cache.HintKind, string)) *redisModel {
-	return &redisModel{clock: clock, hint: hint, keys: make(map[string]*redisKey), permits: make(map[string]*redisPermits), lease: 3000}
+	return &redisModel{clock: clock, hint: hint, keys: make(map[string]*redisKey),
+		permits: make(map[string]*redisPermits), lease: 3000}
 }
 
 // flush is FLUSHALL, or a restart without persistence.
 func (m *redisModel) flush() {
-	m.keys, m.permits, m.last, m.queued = make(map[string]*redisKey), make(map[string]*redisPermits), 0, 0
+	m.keys, m.permits, m.last, m.queued = make(map[string]*redisKey),
+		make(map[string]*redisPermits), 0, 0
 }
 
 // script is one call of one script.
@@ -193,7 +195,8 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 	if queued && (k.grip == gripNone || op.Kind == cache.OpTry) {
 		first, any = s.first(k, &t)
 	}
-	if k.grip == gripToken && k.token == t || k.grip == gripNone && (!any || first == place{t, cache.Exclusive}) {
+	if k.grip == gripToken && k.token == t || k.grip == gripNone &&
+		(!any || first == place{t, cache.Exclusive}) {
 		s.set(k, gripToken, t, millisOf(op))
 		if queued {
 			s.leave(k, place{t, cache.Exclusive})

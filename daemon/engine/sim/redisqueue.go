@@ -36,7 +36,8 @@ func (s *script) read(k *redisKey, t token, ttl int64) {
 	})
 	k.readers = append(k.readers, reader{t: t, ends: ends})
 	slices.SortFunc(k.readers, func(a, b reader) int {
-		return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.t.inst, b.t.inst), cmp.Compare(a.t.n, b.t.n))
+		return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.t.inst, b.t.inst),
+			cmp.Compare(a.t.n, b.t.n))
 	})
 	if len(k.readers) == 1 || k.readExp < s.now+ttl+1000 {
 		k.readExp = s.now + ttl + 1000
@@ -46,7 +47,9 @@ func (s *script) read(k *redisKey, t token, ttl int64) {
 // older removes readers' leases of the same instance whose release is pending.
 func (s *script) older(k *redisKey, t token) bool {
 	n := len(k.readers)
-	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.t.inst == s.me && x.t.n < t.n })
+	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool {
+		return x.t.inst == s.me && x.t.n < t.n
+	})
 	return len(k.readers) < n
 }
 
@@ -237,7 +240,8 @@ func (m *redisModel) ends() (all []int64) {
 	return append(all, m.queueEnds()...)
 }
 
-// queueEnds are the times, in ms, at which queues end by themselves, and the mark that there are any.
+// queueEnds are the times, in ms, at which queues end by themselves, and the mark that there are
+// any.
 func (m *redisModel) queueEnds() (all []int64) {
 	for _, k := range m.keys {
 		if len(k.queue) > 0 {
@@ -253,8 +257,8 @@ func (m *redisModel) queueEnds() (all []int64) {
 	return all
 }
 
-// turns are all times, in ms, from which on the same op has another outcome: ends, and the times from which
-// on one who joins makes a queue end later.
+// turns are all times, in ms, from which on the same op has another outcome: ends, and the times
+// from which on one who joins makes a queue end later.
 func (m *redisModel) turns() []int64 {
 	all := m.ends()
 	for _, end := range m.queueEnds() {

@@ -32,7 +32,8 @@ func (h *host) editConf() {
 // willFollow notes that the daemon follows c from now on.
 func (h *host) willFollow(c *conf) {
 	for _, k := range h.w.everything {
-		if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 && (was == 0 || is < was) {
+		if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 &&
+			(was == 0 || is < was) {
 			h.strict[k.name] = h.w.now
 		}
 	}
@@ -98,13 +99,14 @@ func (h *host) sayConf() {
 		return
 	}
 	for _, sp := range h.conf.spaces {
-		h.w.say(nil, "host %d: prefix %q at %s, users %v, local %v, heartbeat %v, max hold %v", h.id, sp.Prefix, sp.at.name, sp.Users, sp.Local, sp.Heartbeat, sp.MaxHold)
+		h.w.say(nil, "host %d: prefix %q at %s, users %v, local %v, heartbeat %v, max hold %v", h.id,
+			sp.Prefix, sp.at.name, sp.Users, sp.Local, sp.Heartbeat, sp.MaxHold)
 	}
 }
 
-// linked is the host's use of a store that a reload goes on with; nil when it has to open it anew. One
-// that is leaving is mostly taken back; else the store is used twice for a while. A store on the
-// host's own disk cannot be.
+// linked is the host's use of a store that a reload goes on with; nil when it has to open it anew.
+// One that is leaving is mostly taken back; else the store is used twice for a while. A store on
+// the host's own disk cannot be.
 func (h *host) linked(s *simStore) *link {
 	for _, l := range h.links {
 		if l.of == s && (!l.leaving || s.kind == likeEmbedded || h.w.chance(500)) {

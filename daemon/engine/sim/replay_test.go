@@ -22,7 +22,8 @@ func TestSeedIsReplayed(t *testing.T) {
 	same := func(what string, r *Report) {
 		o := want[r.Seed-1000]
 		if r.Hash != o.Hash || r.Events != o.Events || r.Counts != o.Counts || r.Time != o.Time {
-			t.Errorf("seed %d %s: hash %016x, %d events, and it was %016x, %d", r.Seed, what, r.Hash, r.Events, o.Hash, o.Events)
+			t.Errorf("seed %d %s: hash %016x, %d events, and it was %016x, %d", r.Seed, what, r.Hash,
+				r.Events, o.Hash, o.Events)
 		}
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

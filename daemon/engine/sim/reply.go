@@ -32,13 +32,15 @@ func (c *client) handle(m protocol.Message) {
 		c.w.load.answered(c, q, m.Code)
 	}
 	if q.wrong != protocol.OK {
-		if m.Code != q.wrong && (m.Code != protocol.Denied || c.w.p.Users <= 1) { // which is looked at first
+		// which is looked at first
+		if m.Code != q.wrong && (m.Code != protocol.Denied || c.w.p.Users <= 1) {
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
 		}
 		return
 	}
 	if q.quiet && m.Code == protocol.OK {
-		c.w.fail("one reply", q.key.name, "client %d: a quiet release that did not fail is answered", c.id)
+		c.w.fail("one reply", q.key.name, "client %d: a quiet release that did not fail is answered",
+			c.id)
 		return
 	}
 	if m.Code != protocol.OK {
@@ -93,8 +95,8 @@ func (c *client) handle(m protocol.Message) {
 	}
 }
 
-// inspected takes what the daemon knows of a key. A client that holds it since it asked is among the
-// holders.
+// inspected takes what the daemon knows of a key. A client that holds it since it asked is among
+// the holders.
 func (c *client) inspected(q *request, s *protocol.State) {
 	c.w.counts.Inspects[min(int(s.Held), 3)]++
 	if len(q.holds) == 0 || !q.holds[0].believed() {
@@ -109,8 +111,10 @@ func (c *client) inspected(q *request, s *protocol.State) {
 	}
 	c.w.counts.Tallies[holdersNamed]++
 	id := c.k.s.ID()
-	if int(s.Holders) == len(s.By) && !slices.ContainsFunc(s.By, func(o protocol.Holder) bool { return o.Session == id && o.Fence == h.fence }) {
-		c.w.fail("inspect", q.key.name, "client %d holds it, and is not among the %d holders", c.id, len(s.By))
+	if int(s.Holders) == len(s.By) && !slices.ContainsFunc(s.By,
+		func(o protocol.Holder) bool { return o.Session == id && o.Fence == h.fence }) {
+		c.w.fail("inspect", q.key.name, "client %d holds it, and is not among the %d holders",
+			c.id, len(s.By))
 	}
 }
 
@@ -153,9 +157,11 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 		}
 		w.counts.Tallies[freshGrants]++
 		if via == nil && !alone && len(c.h.bases) > 0 {
-			w.fail("fence", k.name, "client %d is granted fence %d·%d, and no store has given that base", c.id, g.Fence>>10, g.Fence&1023)
+			w.fail("fence", k.name, "client %d is granted fence %d·%d, and no store has given that base",
+				c.id, g.Fence>>10, g.Fence&1023)
 		}
-		h = &hold{c: c, k: c.k, key: k, at: at, via: via, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl, degraded: alone}
+		h = &hold{c: c, k: c.k, key: k, at: at, via: via, owner: q.owner, fence: g.Fence, mode: q.mode,
+			ttl: q.ttl, degraded: alone}
 		// Somebody else's, who has given up since, may have been first. If this one
 		// is exclusive, so was that.
 		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared
@@ -170,8 +176,10 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 			w.fail("grant", k.name, "client %d re-enters fence %d, which it does not hold", c.id, g.Fence)
 			return
 		}
-		if q.mode == protocol.Exclusive && h.mode == protocol.Shared && !many && !h.vague && q.id > h.down {
-			w.fail("upgrade", k.name, "client %d holds fence %d shared and was let in exclusive", c.id, g.Fence)
+		if q.mode == protocol.Exclusive && h.mode == protocol.Shared && !many && !h.vague &&
+			q.id > h.down {
+			w.fail("upgrade", k.name, "client %d holds fence %d shared and was let in exclusive", c.id,
+				g.Fence)
 		}
 	}
 	c.counts(h, q.owner, int(g.Count), h.said+1, many)
@@ -201,7 +209,8 @@ func (c *client) soon(h *hold, k *key, q *request) {
 	}
 }
 
-// notSoon gives what the owner of a lost hold waits for all its time again. The daemon may have got it behind the loss.
+// notSoon gives what the owner of a lost hold waits for all its time again. The daemon may have got
+// it behind the loss.
 func (c *client) notSoon(h *hold) {
 	for _, o := range c.calls {
 		if o.op != protocol.OpAcquire || o.key != h.key || o.owner != h.owner || h.key.permits > 0 {
@@ -239,7 +248,8 @@ func (c *client) counts(h *hold, owner uint64, is, want int, unsure bool) {
 		return
 	}
 	if h.said = is; is != want {
-		c.w.fail("count", h.key.name, "client %d: fence %d has count %d and should have %d", c.id, h.fence, is, want)
+		c.w.fail("count", h.key.name, "client %d: fence %d has count %d and should have %d", c.id,
+			h.fence, is, want)
 	}
 }
 

@@ -46,7 +46,8 @@ func runSeed(seed uint64, keep int) *Report {
 
 // command is how a seed is run once more.
 func command(seed uint64) string {
-	s := fmt.Sprintf("go test ./daemon/engine/sim -run 'TestSeed$' -v -args -seed=%d -minutes=%d", seed, *minutes)
+	s := fmt.Sprintf("go test ./daemon/engine/sim -run 'TestSeed$' -v -args -seed=%d -minutes=%d",
+		seed, *minutes)
 	if *plant > 0 {
 		s += fmt.Sprintf(" -plant=%d", *plant)
 	}
@@ -73,7 +74,8 @@ func TestSeed(t *testing.T) {
 		t.Skip("for replaying: give it -seed")
 	}
 	r := replay(t, *oneSeed)
-	t.Logf("seed %d: hash %016x, %d events in %v simulated\n%v", r.Seed, r.Hash, r.Events, r.Time, &r.Counts)
+	t.Logf("seed %d: hash %016x, %d events in %v simulated\n%v", r.Seed, r.Hash, r.Events,
+		r.Time, &r.Counts)
 }
 
 // totals is what many seeds have shown.
@@ -126,7 +128,8 @@ func TestSeeds(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	t.Logf("%d seeds, %v simulated, %d events (%d or more each), %v", total.runs, total.time, total.events, total.least,
+	t.Logf("%d seeds, %v simulated, %d events (%d or more each), %v", total.runs, total.time,
+		total.events, total.least,
 		time.Since(began).Round(time.Millisecond))
 	t.Logf("\n%v", &total.counts)
 	slices.SortFunc(total.failed, func(a, b *Report) int { return cmp.Compare(a.Seed, b.Seed) })

@@ -43,7 +43,8 @@ type loss struct {
 }
 
 func (w *World) newStore(kind storeKind) *simStore {
-	s := &simStore{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
+	s := &simStore{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd,
+		off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
 	s.leaves = []*simStore{s}
 	w.nStores++
 	s.name = fmt.Sprintf("%v%d", kind, s.no)
@@ -63,7 +64,8 @@ func (s *simStore) clock() int64 {
 }
 
 func (s *simStore) info() upstream.Info {
-	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.rebase,
+	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond,
+		Rebase:  s.rebase,
 		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
 	if s.kind != likeRedis {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
@@ -74,7 +76,8 @@ func (s *simStore) info() upstream.Info {
 var errRefused = errors.New("OOM command not allowed when used memory > 'maxmemory'")
 
 // carryOut does ops of one script, now.
-func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op,
+	res []*cache.Result) {
 	w := s.w
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
@@ -108,7 +111,8 @@ func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op, 
 				w.counts.Tallies[rebases]++
 			}
 		}
-		w.say(w.key(op.Key), "store %s: host %d.%d %v %v %d ttl %v: %v base %d", s.name, l.h.id, inst, op.Kind, op.Mode, op.Token, op.TTL, res[i].Status, res[i].Base)
+		w.say(w.key(op.Key), "store %s: host %d.%d %v %v %d ttl %v: %v base %d", s.name, l.h.id, inst,
+			op.Kind, op.Mode, op.Token, op.TTL, res[i].Status, res[i].Base)
 	}
 }
 
@@ -167,7 +171,9 @@ func (s *simStore) waives(old, young *hold, share bool) bool {
 
 // shares says that a lease at s excludes one at o, whoever has them.
 func (s *simStore) shares(o *simStore) bool {
-	return slices.ContainsFunc(s.leaves, func(x *simStore) bool { return slices.Contains(o.leaves, x) })
+	return slices.ContainsFunc(s.leaves, func(x *simStore) bool {
+		return slices.Contains(o.leaves, x)
+	})
 }
 
 // apart says that nothing promises that o and p exclude each other: they hold leases at different
@@ -193,8 +199,8 @@ func (l *link) gave(k *key, r *cache.Result) {
 	}
 }
 
-// where is the store of the lease that a fence is of, and the host's use of it; that is nil when the
-// host has granted it alone.
+// where is the store of the lease that a fence is of, and the host's use of it; that is nil when
+// the host has granted it alone.
 func (h *host) where(k *key, fence uint64) (*simStore, *link) {
 	if l := h.bases[baseOf{k, fence >> 10}]; l != nil {
 		return l.s, l

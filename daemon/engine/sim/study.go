@@ -30,9 +30,11 @@ const studyWarm = 2 * sec
 // studyProfile is what all studies have in common: a Redis half a millisecond
 // away, and the daemon's defaults.
 func studyProfile() Profile {
-	return Profile{Store: likeRedis, Calm: true, Keys: 1, Owners: 1, TTLs: []int64{30_000}, Act: 200 * ms,
+	return Profile{Store: likeRedis, Calm: true, Keys: 1, Owners: 1,
+		TTLs: []int64{30_000}, Act: 200 * ms,
 		Latency: 500 * us, Hop: 40 * us, Timeout: 2 * sec, Hands: 8, HandTime: 50 * ms, Pause: 30 * sec,
-		InFlight: 2, Batch: 256, Habits: 1024, MaxHolds: 1 << 40, MaxWaits: 1 << 40, Out: 1 << 20, Rebase: true}
+		InFlight: 2, Batch: 256, Habits: 1024, MaxHolds: 1 << 40, MaxWaits: 1 << 40,
+		Out: 1 << 20, Rebase: true}
 }
 
 // study runs a load for so long, and then until nothing is left to do.

@@ -101,7 +101,9 @@ func (x *stroll) crowd() {
 func (l *strolling) pick(c *client) *stroll {
 	w := c.w
 	away := w.chance(l.away)
-	mine := slices.DeleteFunc(slices.Clone(l.keys), func(x *stroll) bool { return (x.host == c.h.id) == away })
+	mine := slices.DeleteFunc(slices.Clone(l.keys), func(x *stroll) bool {
+		return (x.host == c.h.id) == away
+	})
 	if len(mine) == 0 {
 		mine = l.keys
 	}

@@ -5,7 +5,8 @@ import "fmt"
 // The worlds of STUDY.md.
 
 func studyTables() []studyTable {
-	return []studyTable{boundsTable(), timeTable(), unevenTable(), farTable(), lingerTable(), pauseTable()}
+	return []studyTable{boundsTable(), timeTable(), unevenTable(), farTable(),
+		lingerTable(), pauseTable()}
 }
 
 // roundsOf is how long a world runs for many rounds of its hosts, whose holds are so long.
@@ -17,7 +18,8 @@ func roundsOf(hosts int, hold int64) int64 {
 	return few
 }
 
-var sharedHead = []string{"holds a second", "without a trip", "Jain", "median wait", "longest wait", "longest gap of a host", "store ops a hold"}
+var sharedHead = []string{"holds a second", "without a trip", "Jain", "median wait", "longest wait",
+	"longest gap of a host", "store ops a hold"}
 
 // sharing is a world in which hosts share a key.
 func sharing(p Profile, hold int64) func() ([]string, *Failure) {
@@ -52,7 +54,8 @@ func timeTable() studyTable {
 			for _, hands := range []int{8, 64, endless} {
 				p := studyProfile()
 				p.Hosts, p.Clients, p.Hands = hosts, 4, hands
-				s.rows = append(s.rows, studyRow{[]string{fmt.Sprint(hosts), span(hold), bound(hands) + ", 50 ms"},
+				s.rows = append(s.rows, studyRow{[]string{fmt.Sprint(hosts), span(hold),
+					bound(hands) + ", 50 ms"},
 					hold == 10*ms && hosts == 10 && hands == 8, sharing(p, hold)})
 			}
 		}
@@ -63,13 +66,15 @@ func timeTable() studyTable {
 // unevenTable has a host with many clients among others with one each.
 func unevenTable() studyTable {
 	const hold = ms
-	s := studyTable{name: "uneven", head: []string{"hosts", "bound", "holds a second", "share of the first", "median wait there", "longest wait there",
+	s := studyTable{name: "uneven", head: []string{"hosts", "bound", "holds a second",
+		"share of the first", "median wait there", "longest wait there",
 		"median wait elsewhere", "longest wait elsewhere", "store ops a hold"}}
 	for _, hosts := range []int{2, 10, 100} {
 		for _, hands := range []int{1, 8, 64, endless} {
 			p := studyProfile()
 			p.Hosts, p.Clients, p.Crowd, p.Hands = hosts, 1, 64, hands
-			s.rows = append(s.rows, studyRow{[]string{fmt.Sprint(hosts), bound(hands) + ", 50 ms"}, hosts == 10 && hands == 8,
+			s.rows = append(s.rows, studyRow{[]string{fmt.Sprint(hosts), bound(hands) + ", 50 ms"},
+				hosts == 10 && hands == 8,
 				func() ([]string, *Failure) {
 					r, f := shareKey(p, hold, roundsOf(p.Hosts, hold))
 					return []string{fmt.Sprint(r.rate), percent(r.first), span(r.typical[0]), span(r.longest[0]),
@@ -88,13 +93,15 @@ func farTable() studyTable {
 		for _, hands := range []int{1, 8, 64} {
 			p := studyProfile()
 			p.Hosts, p.Clients, p.Latency, p.Hands = 10, 4, way, hands
-			s.rows = append(s.rows, studyRow{[]string{span(2 * way), bound(hands) + ", 50 ms"}, way == 20*ms && hands == 8, sharing(p, hold)})
+			s.rows = append(s.rows, studyRow{[]string{span(2 * way), bound(hands) + ", 50 ms"},
+				way == 20*ms && hands == 8, sharing(p, hold)})
 		}
 	}
 	return s
 }
 
-var strolledHead = []string{"without a trip", "store ops an acquire", "median wait", "p99", "p99 from another host", "p99 of giving up",
+var strolledHead = []string{"without a trip", "store ops an acquire", "median wait", "p99",
+	"p99 from another host", "p99 of giving up",
 	"p99 of a busy try", "tries busy for nothing"}
 
 // strolls is a world in which hosts come back to keys, more or less.
@@ -104,8 +111,10 @@ func strolls(a affinity, think, linger, pause int64) func() ([]string, *Failure)
 	return func() ([]string, *Failure) {
 		r, f := strollAbout(p, a, think, max(120*sec, 600*think))
 		n := max(1, r.acquires)
-		return []string{percent(r.kept * 1000 / n), fmt.Sprintf("%.2f", float64(r.ops)/float64(n)), span(quantile(r.waits, 500)), span(quantile(r.waits, 990)),
-			span(quantile(r.moves, 990)), span(quantile(r.gives, 990)), span(quantile(r.refused, 990)), fmt.Sprintf("%d of %d", r.wrong, r.lone)}, f
+		return []string{percent(r.kept * 1000 / n), fmt.Sprintf("%.2f", float64(r.ops)/float64(n)),
+			span(quantile(r.waits, 500)), span(quantile(r.waits, 990)),
+			span(quantile(r.moves, 990)), span(quantile(r.gives, 990)), span(quantile(r.refused, 990)),
+			fmt.Sprintf("%d of %d", r.wrong, r.lone)}, f
 	}
 }
 
@@ -119,11 +128,13 @@ var affinities = []affinity{
 
 // lingerTable has leases that linger.
 func lingerTable() studyTable {
-	s := studyTable{name: "linger", head: append([]string{"keys are used", "again after", "linger"}, strolledHead...)}
+	s := studyTable{name: "linger", head: append([]string{"keys are used", "again after", "linger"},
+		strolledHead...)}
 	for _, a := range affinities {
 		for _, think := range []int64{50 * ms, sec} {
 			for _, linger := range []int64{0, 200 * ms, 2 * sec} {
-				s.rows = append(s.rows, studyRow{[]string{a.name, span(think), span(linger)}, a.away == 10 && think == sec && linger == 2*sec,
+				s.rows = append(s.rows, studyRow{[]string{a.name, span(think), span(linger)}, a.away == 10 &&
+					think == sec && linger == 2*sec,
 					strolls(a, think, linger, 30*sec)})
 			}
 		}

@@ -86,7 +86,8 @@ func (s *studyTable) check(t *testing.T, text string) string {
 		return s.put(text, is)
 	}
 	if len(was) != len(is) {
-		t.Errorf("%s: the table has %d lines and should have %d: %s", studyFile, len(was), len(is), howToWrite)
+		t.Errorf("%s: the table has %d lines and should have %d: %s", studyFile, len(was),
+			len(is), howToWrite)
 		return text
 	}
 	for n, line := range is {

@@ -2,9 +2,10 @@ package sim
 
 import "slices"
 
-// Sweeps: a store whose leases live by the daemon's session is asked for the entries under it from time to
-// time, and what the daemon does not know is removed, as upstream/etcd does. Here no request comes so late
-// that it leaves anything behind: what a sweep finds the daemon must know, or no client may rely on it.
+// Sweeps: a store whose leases live by the daemon's session is asked for the entries under it from
+// time to time, and what the daemon does not know is removed, as upstream/etcd does. Here no
+// request comes so late that it leaves anything behind: what a sweep finds the daemon must know, or
+// no client may rely on it.
 
 // sweepEvery is the mean time between two sweeps of a store.
 const sweepEvery = 10 * sec

@@ -10,8 +10,8 @@ import (
 
 // takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing
 // is read from clients, what is on its way to the store comes to its end, and then the next one
-// goes on from a snapshot. It may do so without the stores that are leaving, as after a restart with an edited
-// configuration.
+// goes on from a snapshot. It may do so without the stores that are leaving, as after a restart
+// with an edited configuration.
 func (h *host) takeOver(tries int, without bool) {
 	h.passing = true
 	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
@@ -50,7 +50,8 @@ func (h *host) busy() bool {
 	for _, l := range h.links {
 		waiting, flying := l.unit.Main().Depth()
 		_, renewing := l.unit.Renewals().Depth()
-		_, ending := l.unit.Ends().Depth() // upstream.Pump cuts these batches, which then are unknown as by a timeout
+		// upstream.Pump cuts these batches, which then are unknown as by a timeout
+		_, ending := l.unit.Ends().Depth()
 		if waiting+flying+renewing+ending > 0 {
 			return true
 		}
@@ -58,7 +59,8 @@ func (h *host) busy() bool {
 	return false
 }
 
-// edited returns a configuration that this process has not read, and in which some of its stores are missing.
+// edited returns a configuration that this process has not read, and in which some of its stores
+// are missing.
 func (h *host) edited() *conf {
 	w := h.w
 	w.conf = w.edit(w.conf)
@@ -68,8 +70,9 @@ func (h *host) edited() *conf {
 	return w.conf
 }
 
-// successorConf is what the next process has read: mostly the file that this one follows, else what the operator has
-// made of it since. It is nil if that names fewer stores than the daemon has in use, which then refuses the takeover.
+// successorConf is what the next process has read: mostly the file that this one follows, else what
+// the operator has made of it since. It is nil if that names fewer stores than the daemon has in
+// use, which then refuses the takeover.
 func (h *host) successorConf() *conf {
 	w := h.w
 	if w.p.Spaces == 0 || !w.chance(400) {
@@ -130,7 +133,9 @@ func (h *host) passOn(c *conf) {
 		k.s = next[i]
 		k.s.Carry(k)
 	}
-	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
+	// else stores may have other numbers
+	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Spaces == 0 &&
+		string(again) != string(image) {
 		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
 	}
 	if left := h.eng.Residue(); left.Unaccounted != 0 {
@@ -140,7 +145,8 @@ func (h *host) passOn(c *conf) {
 		return
 	}
 	w.counts.Faults[hostTakeover]++
-	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id, len(sessions), same)
+	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id,
+		len(sessions), same)
 	if !same {
 		w.counts.Tallies[editedTakeovers]++
 		h.sayConf()
@@ -170,8 +176,9 @@ func (h *host) begin(gone map[string]*engine.StoreLane) bool {
 	return true
 }
 
-// abandoned is the end of a store that the next process does not have. Nobody keeps what is there: it ends with its
-// TTL, or with its session. Clients may believe in holds there until they read that these are lost.
+// abandoned is the end of a store that the next process does not have. Nobody keeps what is there:
+// it ends with its TTL, or with its session. Clients may believe in holds there until they read
+// that these are lost.
 func (h *host) abandoned(l *link) {
 	h.w.say(nil, "host %d: store %s is left behind", h.id, l.name)
 	h.w.counts.Tallies[leftBehind]++
@@ -179,8 +186,9 @@ func (h *host) abandoned(l *link) {
 	l.close()
 }
 
-// relink has the next engine use the stores of the one before it and those that only its configuration names, and
-// follow that configuration. It returns stand-ins for the stores that are leaving.
+// relink has the next engine use the stores of the one before it and those that only its
+// configuration names, and follow that configuration. It returns stand-ins for the stores that are
+// leaving.
 func (h *host) relink() (gone map[string]*engine.StoreLane, err error) {
 	gone = make(map[string]*engine.StoreLane)
 	links := slices.Clone(h.links)

@@ -5,8 +5,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Tokens: a copy of a withdrawal or a release may be carried out late, and would end what a later request has got
-// under the same token. So no token is asked for again.
+// Tokens: a copy of a withdrawal or a release may be carried out late, and would end what a later
+// request has got under the same token. So no token is asked for again.
 
 // ended is a token that a daemon has withdrawn or released at a store.
 type ended struct {

@@ -45,7 +45,8 @@ func (t *trace) add(now int64, key, text string) {
 func (t *trace) of(key string) (lines []string) {
 	for i := len(t.lines) - 1; i >= 0 && len(lines) < t.keep; i-- {
 		if l := t.lines[i]; key == "" || l.key == key || l.key == "" {
-			lines = append(lines, fmt.Sprintf("%14.6fs  %-3s %s", time.Duration(l.at-epoch).Seconds(), l.key, l.text))
+			lines = append(lines, fmt.Sprintf("%14.6fs  %-3s %s", time.Duration(l.at-epoch).Seconds(),
+				l.key, l.text))
 		}
 	}
 	slices.Reverse(lines)
@@ -81,7 +82,8 @@ func (w *World) describe(key string) {
 			if q.op == protocol.OpPing {
 				continue
 			}
-			w.say(nil, "client %d waits for %s %d %s", c.id, requestNames[q.op], q.id, q.keyName()+q.keyNames())
+			w.say(nil, "client %d waits for %s %d %s", c.id, requestNames[q.op], q.id,
+				q.keyName()+q.keyNames())
 		}
 	}
 }

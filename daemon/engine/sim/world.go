@@ -84,7 +84,8 @@ func Run(seed uint64, length time.Duration, keep int) *Report {
 
 func (w *World) report(length time.Duration) *Report {
 	w.play(int64(length))
-	r := &Report{Seed: w.seed, Hash: w.hash, Events: w.events, Time: time.Duration(w.now - epoch), Profile: w.p,
+	r := &Report{Seed: w.seed, Hash: w.hash, Events: w.events,
+		Time: time.Duration(w.now - epoch), Profile: w.p,
 		Counts: w.counts, Failure: w.failure}
 	if w.failure != nil && w.trace != nil {
 		r.Trace = w.trace.of(w.failure.Key)
@@ -106,8 +107,9 @@ func newWorld(seed uint64, length time.Duration, keep int) *World {
 }
 
 func emptyWorld(seed uint64) *World {
-	return &World{seed: seed, now: epoch, hash: 14695981039346656037, byName: make(map[string]*key), owner: make(map[uint32]*link),
-		rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
+	return &World{seed: seed, now: epoch, hash: 14695981039346656037, byName: make(map[string]*key),
+		owner: make(map[uint32]*link),
+		rng:   rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
 }
 
 // play runs the world, then its end, and looks at what is left.
@@ -159,7 +161,8 @@ func (w *World) fail(check, key, format string, a ...any) {
 	if w.failure != nil {
 		return
 	}
-	w.failure = &Failure{Seed: w.seed, Check: check, Key: key, At: time.Duration(w.now - epoch), Text: fmt.Sprintf(format, a...)}
+	w.failure = &Failure{Seed: w.seed, Check: check, Key: key, At: time.Duration(w.now - epoch),
+		Text: fmt.Sprintf(format, a...)}
 	if w.trace != nil {
 		w.trace.add(w.now, key, "FAILED "+check+": "+w.failure.Text)
 		w.describe(key)

@@ -28,7 +28,8 @@ func (c *client) wrong() {
 	case 2:
 		p.Wait = -2
 	case 3:
-		p.Key = [][]byte{{}, {'k', 0}, {'k', 0xff}, bytes.Repeat([]byte{'k'}, protocol.MaxKey+1)}[w.pick(4)]
+		p.Key = [][]byte{{}, {'k', 0}, {'k', 0xff},
+			bytes.Repeat([]byte{'k'}, protocol.MaxKey+1)}[w.pick(4)]
 	case 4:
 		p.Mode = 7
 	case 5:

@@ -1,6 +1,6 @@
-// Command texts prints, as Markdown, the sentences that the program says to people: the string literals of
-// at least five words in the Go files below the directories that its arguments name. Each follows its file
-// and line. It is for the check of the prose.
+// Command texts prints, as Markdown, the sentences that the program says to people: the string
+// literals of at least five words in the Go files below the directories that its arguments name.
+// Each follows its file and line. It is for the check of the prose.
 package main
 
 import (
@@ -23,7 +23,8 @@ var code = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|CREATE|redis\.call
 func main() {
 	for _, dir := range os.Args[1:] {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") ||
+				strings.HasSuffix(path, "_test.go") {
 				return err
 			}
 			return texts(path)
@@ -56,8 +57,8 @@ func texts(path string) error {
 	return nil
 }
 
-// paragraphs returns text as Markdown in which each entry of an indented list is a paragraph. Lines that
-// are indented more than the first line of an entry continue it.
+// paragraphs returns text as Markdown in which each entry of an indented list is a paragraph. Lines
+// that are indented more than the first line of an entry continue it.
 func paragraphs(text string) string {
 	var b strings.Builder
 	indent := 0

@@ -113,10 +113,11 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 			c.conn.end(failure("closed"))
 		}
 	case "acquire":
-		h, err := c.acquire(q.Key, terms{q.Owner, q.Mode, q.Wait, q.TTL, q.Fixed, q.Permits}, func(f func()) {
-			c.giveUp[q.ID] = f
-			sent()
-		})
+		h, err := c.acquire(q.Key, terms{q.Owner, q.Mode, q.Wait, q.TTL, q.Fixed, q.Permits},
+			func(f func()) {
+				c.giveUp[q.ID] = f
+				sent()
+			})
 		if err == nil {
 			a.Fence = &h.fence
 			if c.fault.is("invents-fences") {

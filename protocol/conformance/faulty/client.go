@@ -64,7 +64,8 @@ func (c *Client) refused(w keyOwner) error {
 			}
 			if h.lapse(); h.over || h.lost == "" || c.fault.is("re-enters-what-was-lost") ||
 				h.lost == "connection" && c.fault.is("re-enters-over-connections") ||
-				(h.lost == "silence" || h.lost == "fixed_end" || h.lost == "too_long") && c.fault.is("re-enters-what-ran-out") {
+				(h.lost == "silence" || h.lost == "fixed_end" || h.lost == "too_long") &&
+					c.fault.is("re-enters-what-ran-out") {
 				continue
 			}
 			return failure("not_held")
@@ -173,7 +174,8 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	err = <-done
 	c.mu.Lock()
 	if err != nil {
-		if (err == failure("timeout") || err == failure("denied")) && c.fault.is("takes-refusals-for-grants") ||
+		if (err == failure("timeout") || err == failure("denied")) &&
+			c.fault.is("takes-refusals-for-grants") ||
 			err == failure("upgrade") && c.fault.is("upgrades-by-itself") {
 			return &hold{name: name{key, q.owner, c.newest[key]}, c: cn, valid: now() + 1<<30, count: 1}, nil
 		}

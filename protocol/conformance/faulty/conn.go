@@ -35,9 +35,11 @@ func (f failure) Error() string { return string(f) }
 
 // The names of codes and reasons, by number.
 var (
-	codes = [...]string{"ok", "busy", "timeout", "not_held", "canceled", "upgrade", "unavailable", "unknown", "limit", "invalid",
+	codes = [...]string{"ok", "busy", "timeout", "not_held", "canceled", "upgrade", "unavailable",
+		"unknown", "limit", "invalid",
 		"unsupported", "draining", "denied", "bad_frame", "bad_version", "too_slow", "overlong"}
-	reasons = [...]string{"", "expired", "gone", "fixed_end", "forced", "session", "shutdown", "too_long", "silent"}
+	reasons = [...]string{"", "expired", "gone", "fixed_end", "forced", "session", "shutdown",
+		"too_long", "silent"}
 )
 
 func named(table []string, prefix string, n uint64) string {
@@ -81,8 +83,9 @@ func dial(c *Client) (*conn, error) {
 	if err != nil {
 		return nil, failure("closed")
 	}
-	cn := &conn{client: c, nc: nc.(*net.UnixConn), calls: map[uint64]*call{}, giving: map[keyOwner]chan struct{}{},
-		limit: 65536}
+	cn := &conn{client: c, nc: nc.(*net.UnixConn), calls: map[uint64]*call{},
+		giving: map[keyOwner]chan struct{}{},
+		limit:  65536}
 	if c.fault.is("leaves-its-descriptor-open-to-children") {
 		if raw, err := cn.nc.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETFD, 0) })
@@ -243,7 +246,8 @@ func (c *conn) next(in io.Reader) ([]byte, error) {
 	switch {
 	case n == 0 && f.is("takes-empty-frames"):
 		return encode(nil, []any{200, 0}), nil
-	case n == 0, int64(n) > int64(limit) && !f.is("reads-any-size"), n > 4096 && f.is("reads-short-frames"):
+	case n == 0, int64(n) > int64(limit) && !f.is("reads-any-size"), n > 4096 &&
+		f.is("reads-short-frames"):
 		return nil, errBad
 	}
 	b := make([]byte, min(int(n), 1<<24))
@@ -336,7 +340,8 @@ func (c *conn) push(event uint64, f *fields) error {
 				h.stated(until)
 			}
 		}
-		if !fault.is("answers-no-keepalives") && (c.heartbeat || !fault.is("answers-keepalives-by-the-welcome")) {
+		if !fault.is("answers-no-keepalives") && (c.heartbeat ||
+			!fault.is("answers-keepalives-by-the-welcome")) {
 			_, _ = c.send(10, nil)
 		}
 	case 66:
@@ -369,8 +374,10 @@ func (c *conn) push(event uint64, f *fields) error {
 // lost handles the push of that name.
 func (c *conn) lost(n name, reason string, number uint64) {
 	fault := c.client.fault
-	if fault.is("ignores-lost") || fault.is("ignores-unknown-reasons") && number >= uint64(len(reasons)) ||
-		fault.is("hears-losses-of-owner-1-only") && n.owner != 1 || fault.is("ignores-fixed-ends") && reason == "fixed_end" {
+	if fault.is("ignores-lost") || fault.is("ignores-unknown-reasons") &&
+		number >= uint64(len(reasons)) ||
+		fault.is("hears-losses-of-owner-1-only") && n.owner != 1 || fault.is("ignores-fixed-ends") &&
+		reason == "fixed_end" {
 		return
 	}
 	for _, h := range c.holds {

@@ -135,7 +135,8 @@ func (h *hold) lapse() {
 	}
 	f := h.c.client.fault
 	switch passed := h.end != 0 && now() >= h.end; {
-	case passed && h.fixed && !f.is("calls-a-fixed-end-silence"), passed && f.is("calls-every-end-fixed"):
+	case passed && h.fixed && !f.is("calls-a-fixed-end-silence"), passed &&
+		f.is("calls-every-end-fixed"):
 		h.lose("fixed_end")
 	case passed && !h.fixed && !f.is("calls-the-longest-hold-silence"):
 		h.lose("too_long")

@@ -105,7 +105,8 @@ func (d *decoder) number(c byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if d.fault.is("reads-shortest-numbers") && (v < 0x80 || c >= 0xd0 || width > 1 && v < 1<<(4*width)) {
+	if d.fault.is("reads-shortest-numbers") && (v < 0x80 || c >= 0xd0 || width > 1 &&
+		v < 1<<(4*width)) {
 		return nil, errBad
 	}
 	if c < 0xd0 {
@@ -119,7 +120,8 @@ func (d *decoder) number(c byte) (any, error) {
 }
 
 func (d *decoder) text(n uint64, width int) (any, error) {
-	if d.fault.is("reads-shortest-texts") && (width == 1 && n < 32 || width == 2 && n < 256 || width == 4 && n < 65536) {
+	if d.fault.is("reads-shortest-texts") && (width == 1 && n < 32 || width == 2 && n < 256 ||
+		width == 4 && n < 65536) {
 		return nil, errBad
 	}
 	p := d.take(n)

@@ -33,7 +33,8 @@ func run() error {
 	bin := flag.String("bin", "bin/locksidecar", "the program")
 	python := flag.String("python", "", "the interpreter for the workers in Python; empty for none")
 	java := flag.String("java", "", "the jar of the workers in Java; empty for none")
-	keep := flag.String("keep", filepath.Join(os.TempDir(), "chaos-kept"), "where histories of violations are kept")
+	keep := flag.String("keep", filepath.Join(os.TempDir(), "chaos-kept"),
+		"where histories of violations are kept")
 	out := flag.String("out", "", "write matrix.md and matrix.json into this directory")
 	with := flag.String("with", "", "matrix.json of earlier runs, with commas between: what they ran comes last here, and is in the tables, too")
 	list := flag.Bool("list", false, "list the cells")
@@ -74,9 +75,11 @@ func run() error {
 		return err
 	}
 	fmt.Printf("seed %d, %d cells\n", *seed, len(cells))
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) // it ends after the cell that runs
+	// it ends after the cell that runs
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	now := chaos.RunFor(ctx, s, chaos.NewFirst(cells, earlier), *seed, time.Duration(*minutes*float64(time.Minute)), *one != "")
+	now := chaos.RunFor(ctx, s, chaos.NewFirst(cells, earlier), *seed,
+		time.Duration(*minutes*float64(time.Minute)), *one != "")
 	rs := append(earlier, now...)
 	fmt.Println()
 	tables(os.Stdout, rs)

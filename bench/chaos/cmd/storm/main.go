@@ -28,7 +28,8 @@ func run() error {
 	seed := flag.Uint64("seed", 0, "the first episode's seed, from which the others count up; 0 chooses one")
 	once := flag.Bool("once", false, "run one episode alone")
 	first := flag.Bool("stop", false, "end after the first episode with violations")
-	length := flag.Duration("length", time.Minute, "for how long the operators of an episode are at work")
+	length := flag.Duration("length", time.Minute,
+		"for how long the operators of an episode are at work")
 	bin := flag.String("bin", "bin/locksidecar-race", "the program, built with -race")
 	python := flag.String("python", "", "the interpreter for the workers in Python; empty for none")
 	java := flag.String("java", "", "the jar of the workers in Java; empty for none")
@@ -42,7 +43,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // it ends after the episode that runs
+	// it ends after the episode that runs
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	end := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))
 	var all []chaos.StormResult

@@ -39,7 +39,8 @@ func load(t *testing.T, yaml string, env environ, args ...string) (*config.Confi
 
 func TestEveryLayerCounts(t *testing.T) {
 	c, err := load(t, "ttl: 1s\ndrain: 1s\nmax_wait: 1s\n",
-		environ{"LOCKSIDECAR_DRAIN": "2s", "LOCKSIDECAR_MAX_WAIT": "2s", "LOCKSIDECAR_MAX_HANDOFFS": ""}, "--max-wait", "3s")
+		environ{"LOCKSIDECAR_DRAIN": "2s", "LOCKSIDECAR_MAX_WAIT": "2s", "LOCKSIDECAR_MAX_HANDOFFS": ""},
+		"--max-wait", "3s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +66,12 @@ func equal[T comparable](a, b []T) bool {
 }
 
 func TestEverySettingCanBeSetEverywhere(t *testing.T) {
-	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "admin_listen": "127.0.0.1:9402", "log.level": "warn", "log.format": "json", "log.audit": "true", "keep_over_restart": "true", "log.keys": "hashed",
-		"max_handoffs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
+	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600",
+		"admin_listen": "127.0.0.1:9402", "log.level": "warn", "log.format": "json", "log.audit": "true",
+		"keep_over_restart": "true", "log.keys": "hashed",
+		"max_handoffs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9",
+		"outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192",
+		"limits.out_buffer": "8192"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
 		switch {
@@ -187,12 +192,14 @@ func TestFaultsOfAFile(t *testing.T) {
 
 // The path of a namespace can be the path of a field of another one.
 func TestPrefixesMayLookLikePathsOfFields(t *testing.T) {
-	c, err := load(t, `namespaces: {a: {ttl: 1s}, a.ttl: {ttl: 2s}, "": {ttl: 3s}, '""': {ttl: 4s}}`, nil)
+	c, err := load(t, `namespaces: {a: {ttl: 1s}, a.ttl: {ttl: 2s}, "": {ttl: 3s}, '""': {ttl: 4s}}`,
+		nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := []time.Duration{c.Space("a").TTL, c.Space("a.ttl").TTL, c.Space("b").TTL, c.Space(`""`).TTL}
-	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}; !equal(got, want) {
+	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second,
+		4 * time.Second}; !equal(got, want) {
 		t.Errorf("ttl is %v, want %v", got, want)
 	}
 }
@@ -203,7 +210,8 @@ func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
 	if c, err := load(t, padding+"ttl: 7s\n", nil); err != nil || c.TTL != 7*time.Second {
 		t.Errorf("a large file: %v", err)
 	}
-	if _, err := load(t, padding+padding+"unknown: 7s\n", nil); err == nil || !strings.Contains(err.Error(), "larger than 1048576 bytes") {
+	if _, err := load(t, padding+padding+"unknown: 7s\n", nil); err == nil ||
+		!strings.Contains(err.Error(), "larger than 1048576 bytes") {
 		t.Errorf("a file that is too large: %v", err)
 	}
 }
@@ -280,7 +288,8 @@ func TestWhereTheSocketIs(t *testing.T) {
 	}{
 		{"/a", environ{"LOCKSIDECAR_SOCKET": "/b", "XDG_RUNTIME_DIR": "/c"}, 1000, "/a"},
 		{"", environ{"LOCKSIDECAR_SOCKET": "/b", "XDG_RUNTIME_DIR": "/c"}, 1000, "/b"},
-		{"", environ{"LOCKSIDECAR_SOCKET": "", "XDG_RUNTIME_DIR": "/c"}, 1000, "/c/locksidecar/locksidecar.sock"},
+		{"", environ{"LOCKSIDECAR_SOCKET": "", "XDG_RUNTIME_DIR": "/c"}, 1000,
+			"/c/locksidecar/locksidecar.sock"},
 		{"", environ{"XDG_RUNTIME_DIR": "/c"}, 0, "/run/locksidecar/locksidecar.sock"},
 		{"", environ{"XDG_RUNTIME_DIR": ""}, 1000, "/run/locksidecar/locksidecar.sock"},
 		{"", nil, 1000, "/run/locksidecar/locksidecar.sock"},
@@ -294,7 +303,8 @@ func TestWhereTheSocketIs(t *testing.T) {
 const example = "../../../../deploy/locksidecar.example.yaml"
 
 func TestTheExampleIsWellFormed(t *testing.T) {
-	if _, err := config.Load(example, environ{}.get, pflag.NewFlagSet("", pflag.ContinueOnError)); err != nil {
+	if _, err := config.Load(example, environ{}.get,
+		pflag.NewFlagSet("", pflag.ContinueOnError)); err != nil {
 		t.Error(err)
 	}
 }
@@ -330,7 +340,8 @@ classes:
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []config.Class{{Name: "orders", Prefix: "order:"}, {Name: "jobs", Prefix: "job:"}, {Name: "jobs", Prefix: "cron:"}}
+	want := []config.Class{{Name: "orders", Prefix: "order:"}, {Name: "jobs", Prefix: "job:"},
+		{Name: "jobs", Prefix: "cron:"}}
 	if !slices.Equal(c.Classes, want) {
 		t.Errorf("%v", c.Classes)
 	}
@@ -363,7 +374,8 @@ max_wait: 1m
 		"order:big:1": " 10s 2m0s 3 []",
 	} {
 		n := c.Space(key)
-		if got := fmt.Sprint(n.Store, " ", n.TTL, " ", n.MaxWait, " ", n.MaxHandoffs, " ", n.Users); got != want {
+		if got := fmt.Sprint(n.Store, " ", n.TTL, " ", n.MaxWait, " ", n.MaxHandoffs, " ",
+			n.Users); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
 	}

@@ -18,16 +18,20 @@ func FuzzFile(f *testing.F) {
 	}
 	f.Add(string(example))
 	f.Add(strings.ReplaceAll(string(example), "\n#", "\n"))
-	for _, s := range []string{"upstream: redis://u:SECRET@h", "password: SECRET", "stores: {a: {upstream: 'etcd://h', password: SECRET}}", "password: [SECRET]",
-		"namespaces: {'a:': {users: [root, '1'], max_holds: 5}}", "limits:\n  max_user_holds: 7\n", "classes: {a: [b, c]}", "ttl: &a 3s\nmax_wait: *a",
-		"---\nttl: 1s\n---\n", "? [a]\n: b", "ttl: !!binary aGk=", "a: {b: {c: {d: {}}}}", "\"\\u0000\": 1", "SECRET: 1", "namespaces: {SECRET: {ttl: x}}"} {
+	for _, s := range []string{"upstream: redis://u:SECRET@h", "password: SECRET",
+		"stores: {a: {upstream: 'etcd://h', password: SECRET}}", "password: [SECRET]",
+		"namespaces: {'a:': {users: [root, '1'], max_holds: 5}}", "limits:\n  max_user_holds: 7\n",
+		"classes: {a: [b, c]}", "ttl: &a 3s\nmax_wait: *a",
+		"---\nttl: 1s\n---\n", "? [a]\n: b", "ttl: !!binary aGk=", "a: {b: {c: {d: {}}}}",
+		"\"\\u0000\": 1", "SECRET: 1", "namespaces: {SECRET: {ttl: x}}"} {
 		f.Add(s)
 	}
 	const secret = "hunter2-sesame"
 	path := filepath.Join(f.TempDir(), "config.yaml")
 	none := func(string) (string, bool) { return "", false }
 	f.Fuzz(func(t *testing.T, text string) {
-		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "SECRET", secret)), 0o600); err != nil {
+		if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "SECRET", secret)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		c, err := Load(path, none, pflag.NewFlagSet("", pflag.ContinueOnError))
@@ -35,7 +39,8 @@ func FuzzFile(f *testing.F) {
 		for _, s := range append([]*StoreSettings{&c.Main}, c.Stores...) {
 			inPassword = inPassword || s.Password == secret
 		}
-		if err != nil && inPassword && strings.Count(text, "SECRET") == 1 && strings.Contains(err.Error(), secret) {
+		if err != nil && inPassword && strings.Count(text, "SECRET") == 1 &&
+			strings.Contains(err.Error(), secret) {
 			t.Errorf("%v", err)
 		}
 		for i := range settings {

@@ -19,7 +19,8 @@ names, the environment, flags. Times have units: ` + "`500ms`, `30s`, `1h30m`" +
 	"`[a, b]`" + ` in the file and ` + "`a,b`" + ` elsewhere. An empty variable
 counts as not set. An unknown or duplicate field is an error, and a file with an error is refused as a whole. An unknown flag is an error, too, but
 an unknown variable is ignored. ` + "`locksidecar config check`" +
-	` shows the values that differ from the defaults, and their origins (` + "`-a`" + `: all). With a key, it
+	` shows the values that differ from the defaults, and their origins (` + "`-a`" +
+	`: all). With a key, it
 shows the settings for a lock of that name.
 
 SIGHUP (` + "`systemctl reload locksidecar`" +

@@ -7,7 +7,8 @@ import (
 
 func TestKeys(t *testing.T) {
 	const typed = "q\x1b[A\x1bOB\x1b[5~\x1b[6~\t\x1b[Z\r\x7f\x15é漢\x1b[1;5C\x1b[M\x01/"
-	want := []Key{'q', Up, Down, PageUp, PageDown, Tab, BackTab, Enter, Backspace, EraseLine, 'é', '漢', '/'}
+	want := []Key{'q', Up, Down, PageUp, PageDown, Tab, BackTab, Enter, Backspace,
+		EraseLine, 'é', '漢', '/'}
 	var d Decoder
 	if got := d.Write([]byte(typed)); !slices.Equal(got, want) || d.Pending() {
 		t.Errorf("%v, want %v", got, want)

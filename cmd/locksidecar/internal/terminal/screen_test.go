@@ -50,7 +50,8 @@ func program(what string) {
 }
 
 // start runs program at a terminal. all is everything that it has written, when it has ended.
-func start(t *testing.T, what string) (master *os.File, screen *vt.Terminal, until func(text string), all func() string) {
+func start(t *testing.T, what string) (master *os.File, screen *vt.Terminal,
+	until func(text string), all func() string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), asProgram+"="+what)

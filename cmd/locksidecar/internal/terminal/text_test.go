@@ -31,7 +31,8 @@ func TestTextFitsItsColumns(t *testing.T) {
 		want string
 	}{
 		{"abc", 5, "abc  "}, {"abc", 3, "abc"}, {"abcd", 3, "ab…"}, {"abcd", 1, "…"}, {"abcd", 0, ""},
-		{"漢字", 4, "漢字"}, {"漢字字", 5, "漢字…"}, {"漢字字", 4, "漢… "}, {"e\u0301tude", 3, "e\u0301t…"}, {"", 2, "  "},
+		{"漢字", 4, "漢字"}, {"漢字字", 5, "漢字…"}, {"漢字字", 4, "漢… "},
+		{"e\u0301tude", 3, "e\u0301t…"}, {"", 2, "  "},
 	} {
 		if got := Fit(c.s, c.w); got != c.want || Width(got) != c.w {
 			t.Errorf("Fit(%q, %d) = %q of %d columns, want %q", c.s, c.w, got, Width(got), c.want)

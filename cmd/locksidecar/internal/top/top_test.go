@@ -21,16 +21,21 @@ func someone(n int) engine.ViewWho {
 
 // busy is a view with n rows in each list.
 func busy(n int) *engine.View {
-	v := &engine.View{At: noon, Version: "1.2.3", PID: 4711, Up: 3_600_000, Totals: engine.ViewTotals{Held: 1_234_567, Waiting: 12, Sessions: 200,
-		Lost: 3, Acquires: 1000, Granted: 900, Oldest: 7_380_000},
-		Stores: []engine.ViewStore{{Name: "default", Kind: "redis", Safety: "best-effort", Up: true, Leases: 5, Renewed: 77, Slack: 19_800}}}
+	v := &engine.View{At: noon, Version: "1.2.3", PID: 4711, Up: 3_600_000,
+		Totals: engine.ViewTotals{Held: 1_234_567, Waiting: 12, Sessions: 200,
+			Lost: 3, Acquires: 1000, Granted: 900, Oldest: 7_380_000},
+		Stores: []engine.ViewStore{{Name: "default", Kind: "redis", Safety: "best-effort", Up: true,
+			Leases: 5, Renewed: 77, Slack: 19_800}}}
 	for i := range n {
-		v.Holds = append(v.Holds, engine.ViewHold{Key: fmt.Sprintf("order:%d", i), Mode: "exclusive", Owner: 1, Fence: 1838349100376782848,
+		v.Holds = append(v.Holds, engine.ViewHold{Key: fmt.Sprintf("order:%d", i), Mode: "exclusive",
+			Owner: 1, Fence: 1838349100376782848,
 			ViewWho: someone(i), Held: int64(i) * 1000, Left: 20_000, TTL: 30_000, Waiters: 1})
 		behind := someone(i)
-		v.Waiters = append(v.Waiters, engine.ViewWaiter{Key: fmt.Sprintf("wanted:%d", i), Mode: "shared", ViewWho: someone(i), Waited: 500, Left: -1, Place: 1, Behind: &behind})
+		v.Waiters = append(v.Waiters, engine.ViewWaiter{Key: fmt.Sprintf("wanted:%d", i), Mode: "shared",
+			ViewWho: someone(i), Waited: 500, Left: -1, Place: 1, Behind: &behind})
 		v.Sessions = append(v.Sessions, engine.ViewSession{ViewWho: someone(i), Since: 5000, Holds: 1})
-		v.Lost = append(v.Lost, engine.ViewLost{At: noon.Add(-time.Minute), Key: fmt.Sprintf("gone:%d", i), Reason: "expired", ViewWho: someone(i)})
+		v.Lost = append(v.Lost, engine.ViewLost{At: noon.Add(-time.Minute),
+			Key: fmt.Sprintf("gone:%d", i), Reason: "expired", ViewWho: someone(i)})
 	}
 	return v
 }
@@ -78,20 +83,25 @@ func TestAScreenOf80By24HasWhatMatters(t *testing.T) {
 	top := &Top{Sort: "age"}
 	v := busy(40)
 	v.Waiters[1].Client, v.Waiters[1].Behind = "locksidecar lock/sh", nil
-	v.Waiters[1].Holder = &protocol.Holder{Kind: protocol.HolderDaemon, Host: "web-3", Held: 12_000, UID: -1}
+	v.Waiters[1].Holder = &protocol.Holder{Kind: protocol.HolderDaemon, Host: "web-3",
+		Held: 12_000, UID: -1}
 	top.Took(v)
 	screen := draw(t, top, 80, 24)
 	sees(t, screen, "BEHIND", "1000 worker", "web-3 for 12s", "locksidecar lock/sh")
-	sees(t, screen, "locksidecar 1.2.3", "up 1h00m", "held 1,234,567", "waiting 12", "sessions 200", "lost 3", "oldest 2h03m",
-		"store default, redis, best-effort: up", "slack 19s", "1-11 of 40", "by age", "KEY", "LEFT", "order:0 ", "1000", "worker", "wanted:0", "q quit")
+	sees(t, screen, "locksidecar 1.2.3", "up 1h00m", "held 1,234,567", "waiting 12", "sessions 200",
+		"lost 3", "oldest 2h03m",
+		"store default, redis, best-effort: up", "slack 19s", "1-11 of 40", "by age", "KEY", "LEFT",
+		"order:0 ", "1000", "worker", "wanted:0", "q quit")
 	if lines := screen.Lines(); !strings.HasPrefix(lines[23], "q quit") {
 		t.Errorf("the last line is %q", lines[23])
 	}
 	press(top, 'w')
-	sees(t, draw(t, top, 80, 24), "wanted:1", "PLACE", "WAITED", "LEFT", "locksidecar lock/sh", "web-3 for 12s")
+	sees(t, draw(t, top, 80, 24), "wanted:1", "PLACE", "WAITED", "LEFT", "locksidecar lock/sh",
+		"web-3 for 12s")
 
 	// Where both the waiter and its holder have long names, the beginnings of both are shown.
-	v.Waiters[1].Client, v.Waiters[1].Holder.Host = "locksidecar lock/nightly-report.sh", "payments-worker-7d9f8b-xkzq2.example.org"
+	v.Waiters[1].Client, v.Waiters[1].Holder.Host = "locksidecar lock/nightly-report.sh",
+		"payments-worker-7d9f8b-xkzq2.example.org"
 	sees(t, draw(t, top, 80, 24), "locksidecar lo", "payments-worker")
 }
 
@@ -113,7 +123,8 @@ func TestEverySizeIsKept(t *testing.T) {
 		v.Lost[i].Key, v.Lost[i].Reason = long, long
 	}
 	for i := range 12 {
-		v.Stores = append(v.Stores, engine.ViewStore{Name: long, Kind: "redis", Error: long, Up: i%2 == 0})
+		v.Stores = append(v.Stores, engine.ViewStore{Name: long, Kind: "redis",
+			Error: long, Up: i%2 == 0})
 	}
 	v.NotReady, v.Version = long, long
 	for _, colors := range []bool{false, true} {
@@ -302,12 +313,14 @@ func TestStoresThatAreDownComeFirst(t *testing.T) {
 	top := &Top{Sort: "age"}
 	v := busy(0)
 	for i := range 6 {
-		v.Stores = append(v.Stores, engine.ViewStore{Name: fmt.Sprintf("s%d", i), Kind: "etcd", Safety: "linearizable", Up: i != 5, Error: "refused"})
+		v.Stores = append(v.Stores, engine.ViewStore{Name: fmt.Sprintf("s%d", i), Kind: "etcd",
+			Safety: "linearizable", Up: i != 5, Error: "refused"})
 	}
 	top.Took(v)
 	v.Stores[5].Late = 2500
 	lines := draw(t, top, 80, 24).Lines()
-	for i, want := range []string{"store s4, etcd, linearizable: renewals are 2.5s late   up", "store s5, etcd, linearizable: down: refused", "held "} {
+	for i, want := range []string{"store s4, etcd, linearizable: renewals are 2.5s late   up",
+		"store s5, etcd, linearizable: down: refused", "held "} {
 		if !strings.HasPrefix(lines[i+1], want) {
 			t.Errorf("line %d is %q, not %q", i+1, lines[i+1], want)
 		}
@@ -321,7 +334,8 @@ func TestStoresThatAreDownComeFirst(t *testing.T) {
 }
 
 func TestTimesAreShort(t *testing.T) {
-	for ms, want := range map[int64]string{-1: "-", 0: "0ms", 999: "999ms", 9_949: "9.9s", 59_999: "59s", 3_599_000: "59m59s", 3_600_000: "1h00m",
+	for ms, want := range map[int64]string{-1: "-", 0: "0ms", 999: "999ms", 9_949: "9.9s",
+		59_999: "59s", 3_599_000: "59m59s", 3_600_000: "1h00m",
 		86_400_000: "1d00h", 90_000_000: "1d01h", 1 << 40: "12725d", 86_400_000 * 99_999: "99999d"} {
 		if got := Short(ms); got != want || len(got) > 6 {
 			t.Errorf("Short(%d) = %q, want %q", ms, got, want)

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// While a takeover holds the collector off, nothing begins it; what was set meanwhile counts behind it.
+// While a takeover holds the collector off, nothing begins it; what was set meanwhile counts behind
+// it.
 func TestCollectorIsHeldOff(t *testing.T) {
 	const limit = 1 << 40
 	is := func(when string, percent int, limit int64) {

@@ -54,13 +54,15 @@ func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 	if p.wait != maxPause || more == 0 || more > 10*minute/100 {
 		t.Errorf("more than one in %d of %d looks; the next trial in %v", more, 10*minute, p.wait)
 	}
-	p.follow(t, 3*minute, 1000, func(n int) float64 { return 100 * float64(n) }) // the load has changed
+	// the load has changed
+	p.follow(t, 3*minute, 1000, func(n int) float64 { return 100 * float64(n) })
 	if p.now != 2 {
 		t.Errorf("%d, where two do twice as much", p.now)
 	}
 }
 
-// With all that there is used, and timers late, there are more without a trial, until half of them would do.
+// With all that there is used, and timers late, there are more without a trial, until half of them
+// would do.
 func TestProcsWhenTimersAreLate(t *testing.T) {
 	p := procs{max: 2, now: 1}
 	busy := procsSeen{while: procsBusy, used: 0.9, rate: 10, late: procsLate}

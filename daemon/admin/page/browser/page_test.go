@@ -45,11 +45,13 @@ func serveUntil(t *testing.T) (_ *client.Client, address string, stop func()) {
 }
 
 // serveOn runs a daemon on a store, which it closes, under the name of a host.
-func serveOn(t *testing.T, store upstream.Store, host string) (_ *client.Client, address string, stop func()) {
+func serveOn(t *testing.T, store upstream.Store, host string) (_ *client.Client,
+	address string, stop func()) {
 	t.Helper()
 	addr := freeAddr(t)
 	socket := filepath.Join(t.TempDir(), "s")
-	d, err := daemon.Listen(daemon.Config{Socket: socket, AdminListen: addr, Version: "test", Host: host,
+	d, err := daemon.Listen(daemon.Config{Socket: socket, AdminListen: addr,
+		Version: "test", Host: host,
 		Serving: daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: store}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +66,8 @@ func serveOn(t *testing.T, store upstream.Store, host string) (_ *client.Client,
 		_ = store.Close()
 	})
 	t.Cleanup(stop)
-	return dial(t, socket, client.Options{Name: "a program", Label: "label"}), "http://" + addr + "/", stop
+	return dial(t, socket, client.Options{Name: "a program", Label: "label"}),
+		"http://" + addr + "/", stop
 }
 
 func dial(t *testing.T, socket string, o client.Options) *client.Client {
@@ -147,7 +150,8 @@ func TestFilterAndSort(t *testing.T) {
 	}
 	b.do(chromedp.SendKeys(chromedp.CSS("#search"), ":"+kb.Enter))
 	b.until("it is filtered", `document.querySelectorAll("#holds-rows tr").length === 2 && location.search.includes("search=%3A")`)
-	for _, tc := range []struct{ sorted, keys string }{{"ascending", "x:1 x:2"}, {"descending", "x:2 x:1"}} {
+	for _, tc := range []struct{ sorted, keys string }{{"ascending", "x:1 x:2"},
+		{"descending", "x:2 x:1"}} {
 		b.do(chromedp.Click(chromedp.CSS(`#holds thead th:first-child a`)))
 		b.until("it is sorted", fmt.Sprintf(`document.querySelector("#holds thead th:first-child").ariaSort === %q && document.readyState === "complete"`, tc.sorted))
 		if got := b.keys(" "); got != tc.keys {
@@ -169,7 +173,8 @@ func TestUpdatesComeWithoutAReload(t *testing.T) {
 	b.until("the new lock is shown", `document.querySelector("#holds-rows").textContent.includes("arrives")`)
 	b.until("and in the title", `document.title.startsWith("1 held")`)
 	if !eval[bool](b, `window.mine && document.activeElement.id === "search" && document.activeElement.value === "typed" && scrollY === 150`) {
-		t.Errorf("focus, text or place are not what they were: %s", eval[string](b, `[window.mine, document.activeElement.id, document.activeElement.value, scrollY].join()`))
+		t.Errorf("focus, text or place are not what they were: %s",
+			eval[string](b, `[window.mine, document.activeElement.id, document.activeElement.value, scrollY].join()`))
 	}
 	eval[bool](b, `getSelection().selectAllChildren(document.querySelector("#holds-rows bdi")); true`)
 	take(t, c, "more")
@@ -185,13 +190,16 @@ func TestUpdatesComeWithoutAReload(t *testing.T) {
 
 func TestAHostileKeyDoesNotRun(t *testing.T) {
 	c, address := serve(t)
-	evil := []string{`<img src=x onerror="document.title='run'">`, `</script><script>document.title='run'</script>`, `<svg/onload=alert(1)>`,
+	evil := []string{`<img src=x onerror="document.title='run'">`,
+		`</script><script>document.title='run'</script>`, `<svg/onload=alert(1)>`,
 		`" autofocus onfocus="alert(1)`, "\u202e\u2066rtl", strings.Repeat("W", 512)}
 	take(t, c, evil...)
 	for _, width := range []int{1280, 360} {
 		b := open(t, width, 740)
-		for _, query := range []string{"", "?prefix=" + url.QueryEscape(evil[0]), "?search=" + url.QueryEscape(evil[3]),
-			"?key=" + url.QueryEscape(evil[0]), "?key=" + url.QueryEscape(evil[3]), "?key=" + url.QueryEscape(evil[5])} {
+		for _, query := range []string{"", "?prefix=" + url.QueryEscape(evil[0]),
+			"?search=" + url.QueryEscape(evil[3]),
+			"?key=" + url.QueryEscape(evil[0]), "?key=" + url.QueryEscape(evil[3]),
+			"?key=" + url.QueryEscape(evil[5])} {
 			b.visit(address + query)
 			if got := eval[string](b, `document.title`); !strings.Contains(got, "held") {
 				t.Errorf("the title is %q", got)
@@ -286,10 +294,14 @@ func TestWithoutAScript(t *testing.T) {
 	c, address := serve(t)
 	take(t, c, "a", "b")
 	b := open(t, 1280, 900)
-	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
-	b.do(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS("noscript a")), chromedp.WaitNotVisible(chromedp.CSS("#pause")),
-		chromedp.Click(chromedp.CSS("noscript a")), chromedp.WaitVisible(chromedp.Search(`//noscript/a[text()="Stop refreshing"]`)),
-		chromedp.SendKeys(chromedp.CSS("#search"), "b"+kb.Enter), chromedp.WaitVisible(chromedp.Search(`//a[text()="All keys"]`)),
+	call(b, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true})
+	b.do(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS("noscript a")),
+		chromedp.WaitNotVisible(chromedp.CSS("#pause")),
+		chromedp.Click(chromedp.CSS("noscript a")),
+		chromedp.WaitVisible(chromedp.Search(`//noscript/a[text()="Stop refreshing"]`)),
+		chromedp.SendKeys(chromedp.CSS("#search"), "b"+kb.Enter),
+		chromedp.WaitVisible(chromedp.Search(`//a[text()="All keys"]`)),
 		chromedp.WaitNotPresent(chromedp.Search(`//tbody[@id="holds-rows"]//bdi[text()="a"]`)))
 	at, err := chromedp.Run(b, chromedp.Location())
 	if err != nil || !strings.Contains(at, "search=b") || !strings.Contains(at, "refresh=on") {
@@ -308,7 +320,8 @@ func TestManyLocksMakeNoLargerPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for query, most := range map[string]int{"": 64 << 10, "?sort=key": 64 << 10, "?limit=1000": 768 << 10} {
+	for query, most := range map[string]int{"": 64 << 10, "?sort=key": 64 << 10,
+		"?limit=1000": 768 << 10} {
 		r, err := http.Get(address + query)
 		if err != nil {
 			t.Fatal(err)
@@ -324,7 +337,8 @@ func TestManyLocksMakeNoLargerPage(t *testing.T) {
 	if got := eval[string](b, `document.querySelector("#figures dd b").textContent`); got != "20,000" {
 		t.Error(got)
 	}
-	if got := b.keys(" "); !strings.HasPrefix(got, "order:000:000 order:000:001 ") || strings.Count(got, " ") != 199 {
+	if got := b.keys(" "); !strings.HasPrefix(got, "order:000:000 order:000:001 ") ||
+		strings.Count(got, " ") != 199 {
 		t.Error(got)
 	}
 	http.DefaultClient.CloseIdleConnections()
@@ -357,7 +371,8 @@ func TestAKeyHasAPageOfItsOwn(t *testing.T) {
 	b.until("its waiter is shown", `document.querySelector("#holds-rows .warning")?.textContent === "1"`)
 	b.shoot("contended")
 	b.do(chromedp.Click(chromedp.CSS("#holds-rows th a")))
-	b.until("its holder and its queue are shown", fmt.Sprintf(`document.querySelector("#h-key")?.textContent === %q &&
+	b.until("its holder and its queue are shown",
+		fmt.Sprintf(`document.querySelector("#h-key")?.textContent === %q &&
 		document.querySelectorAll("#holds-rows tr").length === 1 && document.querySelector("#waiters-rows td[data-name=Client] bdi") !== null`, key))
 	b.shoot("key")
 	if got := eval[string](b, `document.querySelector("#holds-rows abbr").title`); len(got) < 16 {

@@ -38,8 +38,9 @@ func startChromium(t *testing.T) context.Context {
 	if err != nil {
 		t.Fatal(err)
 	}
-	alloc, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
-		chromedp.NoSandbox, chromedp.UserDataDir(dir))...)
+	alloc, end := chromedp.NewExecAllocator(context.Background(),
+		append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+			chromedp.NoSandbox, chromedp.UserDataDir(dir))...)
 	ctx, quit := chromedp.NewContext(alloc)
 	chromium.close = func() {
 		_ = chromedp.Cancel(ctx)
@@ -156,7 +157,8 @@ func (b *tab) until(what, js string) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(b, patience)
-		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](js)) // an error while it goes from one to the other
+		// an error while it goes from one to the other
+		ok, err := chromedp.Run(ctx, chromedp.Evaluate[bool](js))
 		cancel()
 		if ok && err == nil {
 			return
