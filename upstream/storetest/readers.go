@@ -144,6 +144,6 @@ var readerTests = []test{
 func (w *world) past(h *host, ttl time.Duration) {
 	w.Helper()
 	const key = "past"
-	w.want(h.do(cache.OpTry, cache.Exclusive, key, h.token(), ttl+50*time.Millisecond), cache.Granted)
+	h.takeFor(key, cache.Exclusive, ttl+50*time.Millisecond)
 	w.eventually("the time is over", func() bool { return h.peek(key).Status == cache.Done })
 }

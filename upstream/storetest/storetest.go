@@ -264,15 +264,24 @@ func (h *host) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// takeShort is take with a short TTL. It tries again, with another token, if the machine was so
-// busy that the answer came after the TTL: a store may refuse then.
+// takeShort is takeFor with a TTL that ends soon.
 func (h *host) takeShort(key string, mode cache.Mode) (token, base uint64) {
 	h.Helper()
-	for {
+	return h.takeFor(key, mode, short)
+}
+
+// takeFor is take with this TTL. A store may refuse a lease that has nearly ended when the answer
+// comes, which a busy machine can cause. After such an answer, takeFor tries again with other
+// tokens, because what is left of the earlier one may keep the key busy for a while.
+func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, base uint64) {
+	h.Helper()
+	late := false
+	for end := time.Now().Add(bound); ; {
 		token = h.token()
 		begin := time.Now()
-		r := h.do(cache.OpTry, mode, key, token, short)
-		if r.Status == cache.Granted || time.Since(begin) < short {
+		r := h.do(cache.OpTry, mode, key, token, ttl)
+		late = late || time.Since(begin) >= ttl/2
+		if r.Status == cache.Granted || !late || time.Now().After(end) {
 			h.want(r, cache.Granted)
 			return token, r.Base
 		}
