@@ -136,9 +136,9 @@ docs/diagrams/%.svg: docs/diagrams/%.d2
 
 # The rules are in docs/style. The texts are help, messages and errors of the program, and the changelog's newest lines.
 prose:
-	$(GO) run ./docs/style/texts cmd daemon upstream cache protocol renewer >.prose.md
+	$(GO) run ./docs/style/texts bench cache cmd daemon protocol renewer upstream >.prose.md
 	sed 40q CHANGELOG.md >>.prose.md
-	$(GO) run github.com/vale-cli/vale/v3/cmd/vale@v3.22.0 --output=line $(PROSE) .prose.md
+	$(GO) run github.com/vale-cli/vale/v3/cmd/vale@v3.22.0 --output=line $(PROSE) .prose.md $$(git ls-files '*.py' '*.java')
 	rm .prose.md
 
 # One commit gives the same bytes; what for that matters is in the script.

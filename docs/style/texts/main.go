@@ -1,6 +1,7 @@
-// Command texts prints, as Markdown, the sentences that the program says to people: the string
-// literals of at least five words in the Go files below the directories that its arguments name.
-// Each follows its file and line. It is for the check of the prose.
+// Command texts prints, as Markdown, the prose of the Go files below the directories that its
+// arguments name: the comments, and the sentences that the program says to people, which are the
+// string literals of at least five words outside tests. Each follows its file and line. It is for
+// the check of the prose.
 package main
 
 import (
@@ -23,8 +24,7 @@ var code = regexp.MustCompile(`\b(SELECT|INSERT|UPDATE|DELETE|CREATE|redis\.call
 func main() {
 	for _, dir := range os.Args[1:] {
 		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") ||
-				strings.HasSuffix(path, "_test.go") {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
 				return err
 			}
 			return texts(path)
@@ -35,12 +35,21 @@ func main() {
 	}
 }
 
-// texts prints the sentences of one file.
+// texts prints the prose of one file.
 func texts(path string) error {
 	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		return err
+	}
+	if ast.IsGenerated(file) {
+		return nil
+	}
+	for _, c := range file.Comments {
+		fmt.Printf("%s:%d\n\n%s\n\n", path, set.Position(c.Pos()).Line, c.Text())
+	}
+	if strings.HasSuffix(path, "_test.go") {
+		return nil
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
 		lit, ok := n.(*ast.BasicLit)
