@@ -112,7 +112,7 @@ func appendInspect(b []byte, q *Request) []byte {
 	return b
 }
 
-// given returns the number of elements of a last field, which is left out when it is 0.
+// given returns the number of array elements for a last field, which is left out if it is 0.
 func given(v uint64) int { return int(min(v, 1)) }
 
 func appendReplyHead(b []byte, n int, c Code, id uint64) []byte {
@@ -185,12 +185,12 @@ func AppendGrants(b []byte, id uint64, gs []Grant) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendReleased appends the success of a release: the count that is left.
+// AppendReleased appends the success of a release: the remaining count.
 func AppendReleased(b []byte, id, count uint64) []byte {
 	return appendNumber(b, id, count)
 }
 
-// AppendCanceled appends the success of a cancel: whether it withdrew anything.
+// AppendCanceled appends the success of a cancel: whether it has withdrawn a request.
 func AppendCanceled(b []byte, id uint64, found bool) []byte {
 	var n uint64
 	if found {
@@ -210,7 +210,7 @@ func appendNumber(b []byte, id, v uint64) []byte {
 	return closeFrame(appendUint(b, v), at)
 }
 
-// AppendCodes appends the success of a release-many: one code a key.
+// AppendCodes appends the success of a release-many: one code per key.
 func AppendCodes(b []byte, id uint64, codes []Code) []byte {
 	b, at := openFrame(b)
 	b = appendReplyHead(b, 3, OK, id)
@@ -237,8 +237,8 @@ func AppendInspected(b []byte, id uint64, s *State) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendList appends one page of a list. next is where the following page
-// starts, empty on the last one.
+// AppendList appends one page of a list. next is where the following page starts; it is empty on
+// the last page.
 func AppendList(b []byte, id uint64, rows []Row, next string) []byte {
 	b, at := openFrame(b)
 	b = appendReplyHead(b, 4, OK, id)
@@ -263,7 +263,7 @@ func appendRow(b []byte, r *Row) []byte {
 	return appendStr(b, r.Client)
 }
 
-// AppendStored appends one page of what stores know.
+// AppendStored appends one page of the locks that the stores know.
 func AppendStored(b []byte, id uint64, rows []StoredRow, next string) []byte {
 	b, at := openFrame(b)
 	b = appendReplyHead(b, 4, OK, id)
@@ -288,8 +288,8 @@ func AppendStored(b []byte, id uint64, rows []StoredRow, next string) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendError appends a failure. left is for Busy: milliseconds until the
-// present lease ends, -1 when that is not known; other codes leave it out.
+// AppendError appends a failure. left is used for Busy only: the milliseconds until the present
+// lease ends, or -1 when that is not known.
 func AppendError(b []byte, id uint64, c Code, msg string, left int64) []byte {
 	b, at := openFrame(b)
 	n := 3
@@ -304,8 +304,8 @@ func AppendError(b []byte, id uint64, c Code, msg string, left int64) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendManyError appends the failure of an acquire-many: nothing is held, and
-// index is the first key that could not be had.
+// AppendManyError appends the failure of an acquire-many: nothing is held, and index is the first
+// key that could not be acquired.
 func AppendManyError(b []byte, id uint64, c Code, msg string, index uint64) []byte {
 	b, at := openFrame(b)
 	b = appendReplyHead(b, 4, c, id)
@@ -314,7 +314,7 @@ func AppendManyError(b []byte, id uint64, c Code, msg string, index uint64) []by
 	return closeFrame(b, at)
 }
 
-// AppendLost appends the push that a hold is gone.
+// AppendLost appends the push which reports that a hold is gone.
 func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
 	b, at := openFrame(b)
 	b = appendPushHead(b, 6, EventLost)
@@ -325,8 +325,8 @@ func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendKeepalive appends a keepalive: the push which states that everything not called lost is
-// valid until the given time, in milliseconds of the daemon's clock. That is left milliseconds
+// AppendKeepalive appends a keepalive: the push which states that every hold not reported lost is
+// valid until the given time, in milliseconds of the daemon's clock. That time is left milliseconds
 // away.
 func AppendKeepalive(b []byte, until, left uint64) []byte {
 	b, at := openFrame(b)
@@ -336,8 +336,8 @@ func AppendKeepalive(b []byte, until, left uint64) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendGoingAway appends the push that the daemon drains: in so many
-// milliseconds every hold that is left will be lost.
+// AppendGoingAway appends the push which announces that the daemon drains: in drain milliseconds
+// every remaining hold will be lost.
 func AppendGoingAway(b []byte, drain uint64, msg string) []byte {
 	b, at := openFrame(b)
 	b = appendPushHead(b, 4, EventGoingAway)

@@ -14,8 +14,7 @@ import (
 	"testing"
 )
 
-// The way of an acquire and its grant, of a release and its answer, makes no
-// garbage.
+// Encoding and decoding an acquire, its grant, a release and its answer must not allocate.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	for _, key := range []string{"order:42", strings.Repeat("k", MaxKey), strings.Repeat("日", 60)} {
 		acquire := AppendRequest(nil, &Request{Op: OpAcquire, ID: 1 << 40, Key: []byte(key), Owner: 7,
@@ -72,8 +71,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A request that is decoded into a used Request has nothing left of the one
-// before.
+// A request that is decoded into a used Request keeps nothing of the earlier one.
 func TestDecodeForgetsTheRequestBefore(t *testing.T) {
 	var q Request
 	for _, v := range append(readVectors(t, "requests.txt"),
@@ -85,7 +83,7 @@ func TestDecodeForgetsTheRequestBefore(t *testing.T) {
 	}
 }
 
-// CheckKey says the same of text and bytes, and of every single character.
+// CheckKey gives the same answer for text and bytes, for every single character.
 func TestCheckKeyOfEveryCharacter(t *testing.T) {
 	for c := rune(0); c <= 0x110000; c++ {
 		s := "k" + string(c)
@@ -101,7 +99,7 @@ func TestCheckKeyOfEveryCharacter(t *testing.T) {
 	}
 }
 
-// What is cut anywhere is refused, and never as a fault of one field.
+// A payload that is cut short anywhere is refused, and never as a fault of one field.
 func TestEveryCutPayloadIsFatal(t *testing.T) {
 	for _, v := range readVectors(t, "requests.txt") {
 		p := v.payload()
@@ -116,7 +114,7 @@ func TestEveryCutPayloadIsFatal(t *testing.T) {
 
 var tableRow = regexp.MustCompile(`^\| (\d+) \| ([a-z_-]+) \|`)
 
-// The tables of PROTOCOL.md say what the code says.
+// The tables of PROTOCOL.md have the same numbers as the code.
 func TestSpecificationHasTheCodesNumbers(t *testing.T) {
 	text, err := os.ReadFile("PROTOCOL.md")
 	must(t, err)
@@ -207,7 +205,7 @@ func BenchmarkEncodeGrant(b *testing.B) {
 	}
 }
 
-// The worked example of PROTOCOL.md is made of real frames.
+// The worked example of PROTOCOL.md consists of real frames.
 func TestSpecificationExampleDecodes(t *testing.T) {
 	text, err := os.ReadFile("PROTOCOL.md")
 	must(t, err)

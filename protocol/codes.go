@@ -1,7 +1,7 @@
 package protocol
 
-// Version is the version of the protocol that this package speaks. MinVersion
-// is the oldest that it still understands.
+// Version is the version of the protocol that this package speaks. MinVersion is the oldest version
+// that it still understands.
 const (
 	Version    = 1
 	MinVersion = 1
@@ -26,19 +26,21 @@ const (
 	OpStored      Op = 12
 )
 
-// Code is how a request ended.
+// Code is the result of a request.
 type Code uint8
 
-// The codes of replies. Each failure has its own; none means "perhaps".
+// The codes of replies. Each kind of failure has its own code, and every code has a definite
+// meaning.
 const (
-	OK          Code = 0  // done
-	Busy        Code = 1  // a try found the key held, or wanted by somebody before it
-	Timeout     Code = 2  // the wait ran out
-	NotHeld     Code = 3  // no such hold: another fence, another owner, or lost
-	Canceled    Code = 4  // withdrawn by the client's own cancel
-	Upgrade     Code = 5  // shared to exclusive: it could never be granted
-	Unavailable Code = 6  // the store cannot be reached or refuses; nothing is held
-	Unknown     Code = 7  // a release that the store has not confirmed; it is being settled
+	OK          Code = 0 // done
+	Busy        Code = 1 // a try found the key held, or others waiting for it
+	Timeout     Code = 2 // the wait ended without a grant
+	NotHeld     Code = 3 // there is no such hold: another fence, another owner, or lost
+	Canceled    Code = 4 // withdrawn by the client's own cancel
+	Upgrade     Code = 5 // a change from shared to exclusive, which could never be granted
+	Unavailable Code = 6 // the store cannot be reached or refuses; nothing is held
+	// the store has not confirmed a release, which the daemon still tries to settle
+	Unknown     Code = 7
 	Limit       Code = 8  // a limit of the daemon is reached
 	Invalid     Code = 9  // a field is missing, of the wrong type, or out of range
 	Unsupported Code = 10 // unknown operation, or one that the store cannot do
@@ -71,9 +73,9 @@ type Event uint8
 // The pushes.
 const (
 	EventLost      Event = 64 // a hold is gone
-	EventKeepalive Event = 65 // everything not called lost is valid until then
+	EventKeepalive Event = 65 // every hold not reported lost is valid until a given time
 	EventGoingAway Event = 66 // the daemon drains
-	EventFatal     Event = 67 // the daemon ends this connection, and why
+	EventFatal     Event = 67 // the daemon ends this connection, with the reason
 )
 
 // Reason says why a hold was lost.
@@ -87,8 +89,8 @@ const (
 	LostForced   Reason = 4 // an operator unlocked it
 	LostSession  Reason = 5 // the store ended the daemon's session
 	LostShutdown Reason = 6 // the drain time of a stopping daemon is over
-	LostTooLong  Reason = 7 // the namespace's longest hold is over
-	LostSilent   Reason = 8 // the client has not sent the heartbeat that the namespace asks for
+	LostTooLong  Reason = 7 // the longest time is over for which the namespace allows a hold
+	LostSilent   Reason = 8 // the client has not sent the heartbeat that the namespace requires
 )
 
 var reasonNames = [...]string{
@@ -111,7 +113,8 @@ type Mode uint8
 const (
 	Exclusive Mode = 0
 	Shared    Mode = 1
-	// one of the permits of a semaphore, which is no lock: neither excludes the other
+	// A permit is one of the permits of a semaphore. A semaphore is no lock: neither excludes the
+	// other.
 	Permit Mode = 2
 )
 
@@ -126,12 +129,12 @@ func (m Mode) String() string {
 	return "exclusive"
 }
 
-// Whose a lock is that a store knows, as stored says it.
+// The owner of a lock that a store knows, as the reply to stored states it.
 const (
-	StoredElsewhere = 0 // another daemon's
-	StoredHere      = 1 // this daemon's
-	StoredLeft      = 2 // made by this daemon, which does not know of it any more
-	StoredForeign   = 3 // a plain locker's
+	StoredElsewhere = 0 // another daemon
+	StoredHere      = 1 // this daemon
+	StoredLeft      = 2 // made by this daemon, which no longer knows it
+	StoredForeign   = 3 // a plain locker
 )
 
 // Flags of an acquire.
@@ -145,11 +148,11 @@ const (
 
 // Flags of a release.
 const (
-	// FlagAsync answers before the store has confirmed.
+	// FlagAsync asks for an answer before the store has confirmed.
 	FlagAsync = 1 << 0
-	// FlagAll gives up the whole hold, whatever its count.
+	// FlagAll ends the whole hold, whatever its count.
 	FlagAll = 1 << 1
-	// FlagQuiet answers only if the release fails; not for release-many.
+	// FlagQuiet asks for an answer only if the release fails. It is not for release-many.
 	FlagQuiet = 1 << 2
 
 	releaseManyFlags = FlagAsync | FlagAll
@@ -167,8 +170,7 @@ const (
 
 // Flags of a grant.
 const (
-	// GrantDegraded marks a grant that this host made alone in an outage; it
-	// has no fence.
+	// GrantDegraded marks a grant that this host made alone in an outage. It has no fence.
 	GrantDegraded = 1 << 0
 )
 

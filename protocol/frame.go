@@ -6,21 +6,21 @@ import (
 	"fmt"
 )
 
-// HeaderLen is the length of a frame's header: a big-endian uint32 that counts
-// the bytes of the payload behind it.
+// HeaderLen is the length of a frame's header: a big-endian uint32 that counts the bytes of the
+// payload after it.
 const HeaderLen = 4
 
-// DefaultMaxFrame is the largest payload, in bytes, unless configured.
+// DefaultMaxFrame is the largest payload, in bytes, unless another limit is configured.
 const DefaultMaxFrame = 64 << 10
 
-// ErrFrameTooLarge says that a header claims more than the limit. It is fatal.
+// ErrFrameTooLarge means that a header claims more than the limit. It is fatal.
 var ErrFrameTooLarge = errors.New("frame too large")
 
-// ErrEmptyFrame says that a header claims no payload at all. It is fatal.
+// ErrEmptyFrame means that a header claims an empty payload. It is fatal.
 var ErrEmptyFrame = errors.New("empty frame")
 
-// Cut returns the first whole payload in b and what is behind it. ok is false
-// when b holds no whole frame yet. The payload points into b.
+// Cut returns the first whole payload in b and the bytes after it. ok is false if b does not hold a
+// whole frame yet. The payload points into b.
 func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
 	if len(b) < HeaderLen {
 		return nil, b, false, nil
@@ -54,7 +54,7 @@ func speaksHTTP(b []byte) bool {
 	return false
 }
 
-// openFrame leaves room for a header; closeFrame writes it.
+// openFrame leaves room for a header, which closeFrame writes.
 func openFrame(b []byte) ([]byte, int) {
 	return append(b, 0, 0, 0, 0), len(b)
 }

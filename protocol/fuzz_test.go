@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// hostile are headers that claim more than there is.
+// hostile has headers that claim more than there is.
 var hostile = [][]byte{
-	// the 5 bytes that claim 4 billion entries
+	// These 5 bytes claim 4 billion entries.
 	{0xdd, 0xff, 0xff, 0xff, 0xff},
 	{0x94, 0x08, 0x09, 0xdd, 0xff, 0xff, 0xff, 0xff, 0x07},       // … as the keys of an acquire-many
 	{0x94, 0x09, 0x09, 0xdd, 0xff, 0xff, 0xff, 0xff, 0x07},       // … as the pairs of a release-many
@@ -37,8 +37,8 @@ func seedPayloads(f *testing.F, files ...string) {
 	}
 }
 
-// FuzzDecodeRequest: no payload panics, allocates more than it has bytes for,
-// or is refused in two ways; what is accepted means the same when written anew.
+// FuzzDecodeRequest checks that no payload panics, allocates more than its bytes justify, or is
+// refused inconsistently. An accepted payload means the same after it is encoded again.
 func FuzzDecodeRequest(f *testing.F) {
 	seedPayloads(f, "requests.txt", "requests-accept.txt", "bad-requests.txt")
 	var q, again Request
@@ -77,7 +77,7 @@ func FuzzDecodeRequest(f *testing.F) {
 	})
 }
 
-// valid checks what the rest of the daemon counts on.
+// valid checks what the rest of the daemon relies on.
 func valid(t *testing.T, q *Request) {
 	t.Helper()
 	keys := append([][]byte{}, q.Keys...)
@@ -106,8 +106,8 @@ func valid(t *testing.T, q *Request) {
 	}
 }
 
-// FuzzDecodeMessage: no payload from a daemon panics in any reading of it, and
-// what is read means the same when written anew.
+// FuzzDecodeMessage checks that no payload from a daemon panics, whichever method reads it. A
+// payload that is read means the same after it is encoded again.
 func FuzzDecodeMessage(f *testing.F) {
 	seedPayloads(f, "replies.txt", "replies-accept.txt", "pushes.txt", "pushes-accept.txt",
 		"bad-replies.txt")
@@ -148,7 +148,7 @@ func FuzzDecodeMessage(f *testing.F) {
 	})
 }
 
-// FuzzCut: frames come out of a stream as they went in, wherever it is cut.
+// FuzzCut checks that frames come out of a stream as they went in, wherever the stream is cut.
 func FuzzCut(f *testing.F) {
 	f.Add([]byte{}, 0, 16)
 	f.Add([]byte{0, 0, 0, 0}, 2, 16)
@@ -197,7 +197,7 @@ func cutAll(b []byte, got [][]byte, maxFrame int) ([][]byte, error) {
 	}
 }
 
-// A header costs nothing but what its bytes can back.
+// A header allocates no more than the bytes after it justify.
 func TestHostileHeadersAllocateLittle(t *testing.T) {
 	cost := func(f func()) uint64 {
 		var before, after runtime.MemStats

@@ -11,9 +11,9 @@ type HolderKind uint8
 
 // The kinds of holders. A later version may have others.
 const (
-	// a client of this daemon, or this host without a client if Session is 0
+	// A client of this daemon, or this host without a client if Session is 0.
 	HolderHere HolderKind = 1
-	// a daemon that has registered in the store, on another host or this one
+	// A daemon that has registered in the store, on another host or this one.
 	HolderDaemon       HolderKind = 2
 	HolderUnregistered HolderKind = 3 // a daemon without a registration, such as an older version
 	HolderForeign      HolderKind = 4 // another program that uses the store's locks
@@ -22,7 +22,7 @@ const (
 var holderKinds = [...]string{HolderHere: "here", HolderDaemon: "daemon",
 	HolderUnregistered: "unregistered", HolderForeign: "foreign"}
 
-// String is the kind's name in JSON.
+// String returns the kind's name in JSON.
 func (k HolderKind) String() string {
 	if k > 0 && int(k) < len(holderKinds) {
 		return holderKinds[k]
@@ -51,15 +51,15 @@ type Holder struct {
 	Host    string     `json:"host,omitempty"`       // host name of the daemon
 	Version string     `json:"version,omitempty"`    // version of the daemon
 	Daemon  uint64     `json:"daemon_pid,omitempty"` // process id of the daemon
-	// start of the daemon, since 1970; 0 when not known
+	// Started is when the daemon started, since 1970; 0 when not known.
 	Started int64 `json:"-"`
 	Held    int64 `json:"held_ms"` // time since the lock was granted
-	// time until the lease ends unless it is renewed
+	// Left is the time until the lease ends unless it is renewed.
 	Left int64  `json:"left_ms"`
 	Name string `json:"name,omitempty"` // name of the holder in the store's terms
-	// a remark for people, such as Redlock nodes that disagree
+	// Note is a remark for people, such as Redlock nodes that disagree.
 	Note string `json:"note,omitempty"`
-	// session of a client of this daemon, as are the fields below
+	// Session identifies a client of this daemon. The fields below describe the same client.
 	Session uint64 `json:"session,omitempty"`
 	PID     uint64 `json:"pid,omitempty"`    // 0 when not known
 	UID     int64  `json:"uid"`              // -1 when not known
@@ -103,8 +103,8 @@ func (h *Holder) client() string {
 	return fmt.Sprintf("process %d (%s)", h.PID, h.Client)
 }
 
-// Holders names at most three of several holders for people, and counts the rest. Escape it like
-// String.
+// Holders names at most three of several holders for people, and counts the others. Like the text
+// of String, the result must be escaped before it is shown.
 func Holders(hs []Holder) string {
 	const limit = 3
 	var names []string
@@ -146,7 +146,8 @@ func appendHolders(b []byte, hs []Holder) []byte {
 	return b
 }
 
-// holders reads the list of holders, if the message has one: an older daemon sends none.
+// holders reads the list of holders. It returns none for a message from an older daemon, which does
+// not send them.
 func (m *Message) holders() (hs []Holder, err error) {
 	if m.f.left == 0 {
 		return nil, nil

@@ -54,7 +54,7 @@ func TestHolderInJSON(t *testing.T) {
 	}
 }
 
-// Replies without holders, as an older daemon sends them, and with a holder that lacks a field.
+// Replies may come without holders, from an older daemon, or with a holder that lacks a field.
 func TestInspectedWithoutHolders(t *testing.T) {
 	read := func(frame []byte) (State, error) {
 		m, err := DecodeMessage(frame[HeaderLen:])

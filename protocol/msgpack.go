@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Errors of the bounded decoder. Each is fatal when it makes a frame
-// unreadable, and answered when only a field is wrong.
+// Errors of the bounded decoder. They are fatal if the frame becomes unreadable, and answered if
+// only a field is wrong.
 var (
 	errTruncated = errors.New("value is cut short")
 	errType      = errors.New("value of another type")
@@ -15,11 +15,11 @@ var (
 	errTrailing  = errors.New("bytes behind the array")
 )
 
-// maxDepth bounds the nesting of values that are skipped.
+// maxDepth bounds the nesting of skipped values.
 const maxDepth = 8
 
-// reader walks over one payload. Nothing that it returns is allocated; strings
-// point into the payload.
+// reader walks over one payload. It does not allocate; the strings that it returns point into the
+// payload.
 type reader struct{ b []byte }
 
 func (r *reader) byte() (byte, error) {
@@ -56,8 +56,8 @@ func (r *reader) beUint(width int) (uint64, error) {
 	return binary.BigEndian.Uint64(p), nil
 }
 
-// array reads an array's header. The count is checked against the bytes that
-// are left: an entry takes at least one.
+// array reads an array's header. It checks the count against the number of bytes left, since each
+// entry takes at least one.
 func (r *reader) array() (int, error) {
 	c, err := r.byte()
 	if err != nil {
@@ -131,8 +131,7 @@ func (r *reader) uint() (uint64, error) {
 	return uint64(v), nil
 }
 
-// str reads a string; its bytes point into the payload and are not checked for
-// UTF-8.
+// str reads a string. The bytes point into the payload, and are not checked for UTF-8.
 func (r *reader) str() ([]byte, error) {
 	c, err := r.byte()
 	if err != nil {
@@ -153,7 +152,7 @@ func (r *reader) str() ([]byte, error) {
 	return r.take(n)
 }
 
-// skip passes over one value of any type.
+// skip skips one value of any type.
 func (r *reader) skip(depth int) error {
 	if depth > maxDepth {
 		return errDepth
@@ -190,7 +189,7 @@ func (r *reader) extent(c byte) (n, sub uint64, err error) {
 		sub = uint64(c & 0x0f)
 	case c < 0xc0: // fixstr
 		n = uint64(c & 0x1f)
-	case c == 0xc1: // never used
+	case c == 0xc1: // an unused code
 		err = errType
 	case c <= 0xc3: // nil, false, true
 	case c >= 0xdc: // array16, array32, map16, map32

@@ -7,10 +7,10 @@ import (
 
 // Welcome is the answer to a hello.
 type Welcome struct {
-	Version    uint64 // the highest that both sides speak
+	Version    uint64 // the highest version that both sides speak
 	Session    uint64
 	Now        uint64 // the daemon's clock, milliseconds
-	MaxFrame   uint64 // bytes of a payload
+	MaxFrame   uint64 // limit of a payload, in bytes
 	MinTTL     uint64 // milliseconds; also DefaultTTL and MaxTTL
 	DefaultTTL uint64
 	MaxTTL     uint64
@@ -22,17 +22,17 @@ type Welcome struct {
 // Watch says how the daemon notices that a client's process has ended.
 type Watch uint8
 
-// How a client's end is noticed.
+// The ways in which the daemon notices the end of a client.
 const (
 	WatchSocket  Watch = 0 // by the end of the connection only
-	WatchProcess Watch = 1 // by the process, even while a child keeps the socket
+	WatchProcess Watch = 1 // by the process, even while its child keeps the socket open
 )
 
 // Namespace is one route from a key prefix to a store.
 type Namespace struct {
 	Prefix, Store, Safety string
-	// milliseconds: who holds something there and says nothing for so long loses it; 0 for no such
-	// rule
+	// Heartbeat is in milliseconds. A session that holds a key there and sends nothing for so long
+	// loses it. 0 means that there is no such rule.
 	Heartbeat uint64
 }
 
@@ -40,15 +40,15 @@ type Namespace struct {
 type Grant struct {
 	Fence    uint64
 	Left     uint64 // milliseconds of stated validity, rounded down
-	Deadline uint64 // the same on the daemon's clock, milliseconds
-	Count    uint64 // how often the owner holds it
+	Deadline uint64 // when the validity ends, in milliseconds of the daemon's clock
+	Count    uint64 // how often the owner has acquired it
 	End      uint64 // when the hold ends at the latest, on the daemon's clock; 0 for never
 	Flags    uint64
 }
 
-// Where a key is held, as inspect and list say it.
+// Where a key is held, in the replies to inspect and list.
 const (
-	HeldNot   = 0 // free, as far as the store says
+	HeldNot   = 0 // free, as far as the store knows
 	HeldHere  = 1 // by a client of this daemon
 	HeldThere = 2 // by another host, or a plain locker
 )
@@ -73,27 +73,27 @@ type Row struct {
 	Left             int64  // milliseconds, -1 when not held
 	Session          uint64 // of one holder; 0 when only waited for
 	PID              uint64 // of that holder's process; 0 when not known
-	Client           string // that holder's name and label
+	Client           string // the holder's name and label
 }
 
 // StoredRow is a lock as a store knows it.
 type StoredRow struct {
 	Key     string
 	Store   string // the store's name in the daemon's configuration
-	Name    string // of what stands for the lock there
+	Name    string // the lock's name in the store
 	Mode    Mode
 	Holder  string   // who holds it, in the store's terms
-	Whose   uint8    // StoredElsewhere …
+	Whose   uint8    // a constant such as StoredElsewhere
 	Left    int64    // milliseconds until it ends by itself, -1 when not known
 	Waiters int64    // in the store's queue, -1 when not known
-	Base    uint64   // its fence's base, 0 when not known
+	Base    uint64   // base of the fence, 0 when not known
 	By      []Holder // the holder, if the daemon can name it
 }
 
-// Message is one decoded frame from the daemon: a reply when ID is not 0, else
-// a push. Its fields are read with the method for what was asked.
+// Message is one decoded frame from the daemon. It is a reply if ID is not 0, and otherwise a push.
+// The caller reads the fields with the method for the request or event.
 type Message struct {
-	Code  Code // replies
+	Code  Code // of a reply
 	Event Event
 	ID    uint64
 	f     fields
@@ -174,8 +174,8 @@ func (m *Message) Grant() (g Grant, err error) {
 	return g, nil
 }
 
-// Error reads a failure: its text, and for Busy the milliseconds left (-1 when
-// not known); for a failed acquire-many the index of the key, -1 when it was
+// Error reads a failure: its text and its detail. For Busy the detail is the milliseconds left (-1
+// when not known). For a failed acquire-many it is the index of the key, or -1 if the request was
 // refused as a whole.
 func (m *Message) Error() (msg string, detail int64, err error) {
 	if err = m.get(&msg); err != nil || m.f.left == 0 {
@@ -183,8 +183,8 @@ func (m *Message) Error() (msg string, detail int64, err error) {
 	}
 	before := m.f
 	if err = m.get(&detail); errors.Is(err, errType) {
-		m.f = before        // so that Done skips it
-		return msg, -1, nil // a later version's field
+		m.f = before        // so that Done skips the field
+		return msg, -1, nil // a field of a later version
 	}
 	return msg, detail, err
 }
@@ -279,7 +279,7 @@ func (m *Message) Codes() (cs []Code, err error) {
 	return cs, nil
 }
 
-// small refuses a number that a byte would cut: 256 is not ok.
+// small refuses a number that does not fit into a byte. Otherwise the code 256 would be read as ok.
 func small(v uint64) (uint8, error) {
 	if v > 255 {
 		return 0, errRange
@@ -304,7 +304,7 @@ func (m *Message) State() (s State, err error) {
 	return s, err
 }
 
-// List reads one page of a list, and where the next starts.
+// List reads one page of a list, and the position of the next page.
 func (m *Message) List() (rows []Row, next string, err error) {
 	err = m.entries(9, func() error {
 		var r Row
@@ -326,7 +326,7 @@ func (m *Message) List() (rows []Row, next string, err error) {
 	return rows, next, err
 }
 
-// Stored reads the answer to a stored: a page, and where the next one starts.
+// Stored reads the answer to a stored request: a page, and the position of the next one.
 func (m *Message) Stored() (rows []StoredRow, next string, err error) {
 	err = m.entries(9, func() error {
 		var r StoredRow
@@ -357,14 +357,16 @@ func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) 
 	return key, owner, fence, Reason(min(reason, 255)), err
 }
 
-// Keepalive reads a keepalive. until is the time on the daemon's clock until which everything not
-// called lost is valid, and left how far away that was when it was sent. Both are in milliseconds.
+// Keepalive reads a keepalive. until is the time on the daemon's clock until which every hold not
+// reported lost is valid. left is how far away that was when the push was sent. Both are in
+// milliseconds.
 func (m *Message) Keepalive() (until, left uint64, err error) {
 	err = m.get(&until, &left)
 	return until, left, err
 }
 
-// GoingAway reads a going-away push: the milliseconds that holders have.
+// GoingAway reads a going-away push. drain is the time in milliseconds after which all holds are
+// lost.
 func (m *Message) GoingAway() (drain uint64, msg string, err error) {
 	err = m.get(&drain, &msg)
 	return drain, msg, err

@@ -6,22 +6,22 @@ import (
 	"unicode/utf8"
 )
 
-// Request is one decoded request of any kind: the fields that its op has are
-// set, the others are zero. Byte slices point into the payload it was decoded
-// from, so they are good until the next read into that buffer.
+// Request is one decoded request of any kind. Only the fields of its op are set; the others are
+// zero. Byte slices point into the payload, so they are valid until the next read into that buffer.
 type Request struct {
 	Op    Op
 	ID    uint64 // the client's; positive
 	Key   []byte
-	Owner uint64 // the client's number for a thread, a task; 0 is as good as any
+	Owner uint64 // the client's number for a thread or a task; 0 has no special meaning
 	Mode  Mode
 	Wait  int64  // milliseconds; 0 tries, -1 waits indefinitely
-	TTL   uint64 // milliseconds; 0 is the namespace's
+	TTL   uint64 // milliseconds; 0 means the namespace's TTL
 	Flags uint64
 	Fence uint64
 
-	Permits uint64 // acquire with mode Permit: how many there are
-	// acquire, acquire-many: the caller's traceparent; empty when there is none, or no good one
+	Permits uint64 // acquire with mode Permit: the number of permits of the semaphore
+	// Trace is, for acquire and acquire-many, the caller's traceparent. It is empty if there is none,
+	// or no valid one.
 	Trace []byte
 
 	Target uint64 // cancel: the id of the acquire to withdraw
@@ -36,8 +36,8 @@ type Request struct {
 	Limit         uint64
 }
 
-// FatalError is a fault after which the connection cannot go on: the bytes are
-// not a frame of this protocol.
+// FatalError is a fault that ends the connection, because the bytes are not a frame of this
+// protocol.
 type FatalError struct {
 	Code Code
 	Msg  string
@@ -45,8 +45,8 @@ type FatalError struct {
 
 func (e *FatalError) Error() string { return e.Msg }
 
-// FieldError is a fault of one well-formed request. It is answered under the
-// request's id and the connection goes on.
+// FieldError is a fault of one well-formed request. The daemon answers it under the request's id,
+// and the connection continues.
 type FieldError struct {
 	Code Code
 	Msg  string
@@ -86,8 +86,8 @@ func DecodeRequest(payload []byte, q *Request) error {
 	if err == nil {
 		return nil
 	}
-	// A wrong field in a well-formed frame is answered; a frame that cannot be
-	// walked to its end is not one of ours.
+	// A wrong field in a well-formed frame is answered. A frame that cannot be read to its end does
+	// not belong to this protocol.
 	if e := wellFormed(payload); e != nil {
 		return &FatalError{BadFrame, "malformed msgpack: " + e.Error()}
 	}
@@ -108,8 +108,7 @@ func wellFormed(payload []byte) error {
 	return nil
 }
 
-// fields reads the entries of an array one by one; an entry that is not there
-// is its default.
+// fields reads the entries of an array one by one. A missing entry has its default.
 type fields struct {
 	reader
 	left int
@@ -123,7 +122,7 @@ func (d *fields) next() bool {
 	return true
 }
 
-// rest passes over appended fields of a later version.
+// rest skips the fields that a later version has appended.
 func (d *fields) rest() error {
 	for d.next() {
 		if err := d.skip(1); err != nil {
@@ -184,8 +183,8 @@ func (d *fields) keyField(v *[]byte) error {
 	return CheckKey(s)
 }
 
-// CheckKey says whether k is a key: 1 to 512 bytes of UTF-8 without control
-// characters. The error is a *FieldError.
+// CheckKey checks that k is a key: 1 to 512 bytes of UTF-8 without control characters. The error is
+// a *FieldError.
 func CheckKey[K ~string | ~[]byte](k K) error {
 	if len(k) == 0 {
 		return invalid("key is empty")
@@ -204,7 +203,7 @@ func CheckKey[K ~string | ~[]byte](k K) error {
 	if ascii {
 		return nil
 	}
-	if !utf8.Valid([]byte(k)) { // no copy of what is bytes already
+	if !utf8.Valid([]byte(k)) { // no copy if k is bytes already
 		return invalid("key is not UTF-8")
 	}
 	for i := range len(k) - 1 {
@@ -353,7 +352,7 @@ func (d *fields) modeField(q *Request) error {
 	return nil
 }
 
-// permits reads how many permits a semaphore has.
+// permits reads how many permits the semaphore has.
 func (d *fields) permits(q *Request) error {
 	if err := d.uintField("permits", false, &q.Permits); err != nil {
 		return err
@@ -367,7 +366,7 @@ func (d *fields) permits(q *Request) error {
 	return nil
 }
 
-// trace reads a trace context. What is none is passed over: no lock is refused for it.
+// trace reads a trace context. It ignores an invalid one: no lock is refused because of it.
 func (d *fields) trace(q *Request) error {
 	if !d.next() {
 		return nil
@@ -384,7 +383,7 @@ func (d *fields) trace(q *Request) error {
 	return nil
 }
 
-// hold reads what names one hold: key, owner, fence.
+// hold reads the fields that identify one hold: key, owner and fence.
 func (d *fields) hold(q *Request) error {
 	if err := d.keyField(&q.Key); err != nil {
 		return err
@@ -415,7 +414,7 @@ func (d *fields) flagsField(q *Request, known uint64) error {
 	return nil
 }
 
-// many reads a list of keys, or of [key, fence] pairs.
+// keyList reads a list of keys, or of [key, fence] pairs.
 func (d *fields) keyList(q *Request, pairs bool) error {
 	if !d.next() {
 		return invalid("keys are missing")
@@ -459,7 +458,7 @@ func (d *fields) keyList(q *Request, pairs bool) error {
 	return nil
 }
 
-// The longest places at which a list, or a stored, goes on.
+// The largest sizes of the positions after which a list or a stored continues.
 const (
 	maxPlace       = MaxKey + 16
 	maxStoredPlace = 4096

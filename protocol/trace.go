@@ -2,17 +2,17 @@ package protocol
 
 import "encoding/hex"
 
-// traceLen is what a traceparent of version 00 has, and a later one at least.
+// traceLen is the length of a traceparent of version 00, and the least length of a later version.
 const traceLen = 55
 
-// Traceparent is a position in a trace of the caller's, as W3C Trace Context has it.
+// Traceparent is a position in a trace of the caller, as defined by W3C Trace Context.
 type Traceparent struct {
 	Trace  [16]byte
 	Parent [8]byte
-	Flags  byte // 1 sampled
+	Flags  byte // 1 means sampled
 }
 
-// ParseTraceparent reads a traceparent; false when it is none. It does not allocate.
+// ParseTraceparent reads a traceparent. ok is false if s is not a valid one. It does not allocate.
 func ParseTraceparent[S ~string | ~[]byte](s S) (p Traceparent, ok bool) {
 	if len(s) < traceLen || s[2] != '-' || s[35] != '-' || s[52] != '-' {
 		return p, false
@@ -30,7 +30,7 @@ func ParseTraceparent[S ~string | ~[]byte](s S) (p Traceparent, ok bool) {
 	return p, p.Trace != [16]byte{} && p.Parent != [8]byte{}
 }
 
-// unhex reads lower-case hexadecimal, the only one that is allowed.
+// unhex reads hexadecimal digits. Only lower case is allowed.
 func unhex[S ~string | ~[]byte](b []byte, s S) bool {
 	for i := range b {
 		hi, lo := nibble(s[2*i]), nibble(s[2*i+1])
@@ -52,7 +52,7 @@ func nibble(c byte) byte {
 	return 0xff
 }
 
-// String is p as version 00 writes it.
+// String returns p in the form of version 00.
 func (p Traceparent) String() string {
 	b := append(make([]byte, 0, traceLen), "00-"...)
 	b = append(hex.AppendEncode(b, p.Trace[:]), '-')

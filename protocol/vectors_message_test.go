@@ -15,7 +15,7 @@ func grantOf(l []any) Grant {
 		Count:    uint64(number(l[3])), End: uint64(number(l[4])), Flags: uint64(number(l[5]))}
 }
 
-// reply builds the value that a vector's fields describe: what read returns.
+// reply builds the value that read must return, from a vector's fields.
 func (v *vector) reply() any {
 	if v.num("code") != 0 {
 		f := failure{v.str("text"), -1}
@@ -136,7 +136,7 @@ func read(m *Message, to Op) (any, error) {
 	return nil, fmt.Errorf("no reply to op %d", to)
 }
 
-// write encodes what read returns.
+// write encodes a value that read returns.
 func write(id uint64, c Code, to Op, x any) []byte {
 	switch x := x.(type) {
 	case failure:
@@ -289,8 +289,8 @@ func TestVectorsBadReplies(t *testing.T) {
 	})
 }
 
-// crossCheck holds a payload against the msgpack library: it reads the same
-// values, and if canonical writes the same bytes.
+// crossCheck compares the decoder with the msgpack library: the library reads the same values and,
+// if canonical is true, writes the same bytes.
 func crossCheck(t *testing.T, payload []byte, canonical bool) {
 	t.Helper()
 	d := msgpack.NewDecoder(bytes.NewReader(payload))
@@ -300,7 +300,7 @@ func crossCheck(t *testing.T, payload []byte, canonical bool) {
 		if canonical {
 			t.Errorf("the library cannot read it: %v", err)
 		}
-		return // ext types that nobody registered, keys of maps
+		return // such as ext types that are not registered, or maps
 	}
 	r := reader{payload}
 	if err := equal(&r, x); err != nil || len(r.b) != 0 {
@@ -317,7 +317,7 @@ func crossCheck(t *testing.T, payload []byte, canonical bool) {
 	}
 }
 
-// equal walks over the next value with our reader and compares it with x.
+// equal reads the next value with the reader of this package and compares it with x.
 func equal(r *reader, x any) error {
 	var got any
 	var err error
@@ -335,7 +335,7 @@ func equal(r *reader, x any) error {
 		return nil
 	case string:
 		if len(r.b) > 0 && r.b[0] >= 0xc4 && r.b[0] <= 0xc6 {
-			return r.skip(1) // bin, which the library makes a string too
+			return r.skip(1) // bin, which the library also converts to a string
 		}
 		var s []byte
 		s, err = r.str()
@@ -353,7 +353,7 @@ func equal(r *reader, x any) error {
 	return nil
 }
 
-// holdersOf converts the fields of holders, as a vector has them.
+// holdersOf converts the holders of a vector.
 func holdersOf(list []any) (hs []Holder) {
 	for _, x := range list {
 		l := x.([]any)

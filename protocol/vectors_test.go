@@ -22,7 +22,7 @@ type vector struct {
 
 func (v *vector) payload() []byte { return v.frame[HeaderLen:] }
 
-// num returns a field as a number, 0 when it is not there.
+// num returns a field as a number; 0 if the field is missing.
 func (v *vector) num(name string) int64 { return number(v.fields[name]) }
 
 func (v *vector) uint(name string) uint64 { return uint64(v.num(name)) }
@@ -90,14 +90,14 @@ func readVectors(t testing.TB, file string) []vector {
 	return vs
 }
 
-// eachVector runs one subtest a line.
+// eachVector runs one subtest per line.
 func eachVector(t *testing.T, file string, run func(*testing.T, *vector)) {
 	for _, v := range readVectors(t, file) {
 		t.Run(strings.TrimSuffix(file, ".txt")+"/"+v.name, func(t *testing.T) { run(t, &v) })
 	}
 }
 
-// cutOne cuts the only frame out of a whole one.
+// cutOne returns the payload of a stream that is exactly one frame.
 func cutOne(t *testing.T, frame []byte) []byte {
 	t.Helper()
 	p, rest, ok, err := Cut(frame, DefaultMaxFrame)
@@ -131,7 +131,7 @@ func (v *vector) request() Request {
 	return q
 }
 
-// same compares requests; an empty text and none are one.
+// same compares requests. It treats an empty text and a missing one as equal.
 func same(t *testing.T, got, want Request) {
 	t.Helper()
 	empty := cmp.Transformer("empty", func(b []byte) string { return string(b) })
@@ -197,7 +197,7 @@ func TestVectorsBadRequests(t *testing.T) {
 				t.Errorf("fatal with %v (%v), want %v", err.Code, err, v.fields)
 			}
 		case *FieldError:
-			if q.Op == OpHello { // answered by the codec, but the session makes it fatal
+			if q.Op == OpHello { // the codec reports a FieldError, but the session makes it fatal
 				if v.str("fault") != "fatal" || Code(v.num("code")) != BadFrame {
 					t.Errorf("hello: %v, want %v", err, v.fields)
 				}

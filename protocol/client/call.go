@@ -22,15 +22,15 @@ type Reply struct {
 	Next   string // list, stored
 }
 
-// call is one request in flight. Only the reader goroutine writes reply. The caller reads it
-// after ready.
+// call is one request in flight. Only the reader goroutine writes reply. The caller reads it after
+// ready is signaled.
 type call struct {
 	req   protocol.Request
-	key   []byte // req.Key's memory, kept for the next use
+	key   []byte // memory of req.Key, kept for the next use
 	reply Reply
 	ready chan struct{}
 	done  func(*Reply) // the argument of Go; nil if the caller waits
-	hold  *Hold        // gets the grant, in the order of the wire
+	hold  *Hold        // set if the grant belongs to it; updated in the order of the wire
 	holds Holds        // the same for acquire-many
 	began int64        // hello: our clock before it was sent
 	// abandoned means that the caller has stopped waiting. A late grant is released. Guarded by
@@ -57,8 +57,8 @@ func keyedCall(q protocol.Request, key string, h *Hold) *call {
 	return cl
 }
 
-// do sends cl and waits for its end. After an error it has freed cl, or will; otherwise the
-// caller has to free it.
+// do sends cl and waits for its end. After an error, do has freed cl or leaves that to the reader.
+// Otherwise the caller has to free it.
 func (c *Client) do(ctx context.Context, cl *call) error {
 	if err := ctx.Err(); err != nil {
 		cl.free()
@@ -123,8 +123,8 @@ func (c *Client) settle(cl *call) {
 	c.abandonLocked(cl, -1)
 }
 
-// giveBack releases the grants of an abandoned call, whose cancel has crossed them. It does not
-// wait for the replies.
+// giveBack releases the grants of an abandoned call that was granted before its cancel arrived. It
+// does not wait for the replies.
 func (c *Client) giveBack(cl *call) {
 	keys, grants := cl.req.Keys, cl.reply.Grants
 	switch cl.req.Op {
@@ -139,7 +139,8 @@ func (c *Client) giveBack(cl *call) {
 	}
 	c.mu.Lock()
 	for i := range keys {
-		if c.err == nil { // one by one: with their fences they might not fit into a frame
+		// one request per key, because with its fences one request for all might not fit into a frame
+		if c.err == nil {
 			c.appendLocked(&protocol.Request{Op: protocol.OpRelease, Owner: cl.req.Owner, Key: keys[i],
 				Fence: grants[i].Fence})
 		}

@@ -17,7 +17,7 @@ import (
 // Go.
 type Options struct {
 	Name  string // the program, for people; at most protocol.MaxName bytes
-	Label string // additional to the name
+	Label string // text in addition to the name
 
 	// OnLost is called when the daemon reports a hold as lost.
 	OnLost func(Lost)

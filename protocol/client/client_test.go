@@ -155,7 +155,7 @@ func TestRepliesMayComeInAnyOrder(t *testing.T) {
 		fmt.Sscanf(string(q.Key), "k%d", &i)
 		out = append(protocol.AppendGrant(nil, q.ID, &protocol.Grant{Fence: i + 1}), out...)
 	}
-	for len(out) > 0 { // in bits that end anywhere
+	for len(out) > 0 { // in pieces that end anywhere
 		k := min(len(out), 13)
 		p.send(out[:k])
 		out = out[k:]

@@ -2,12 +2,12 @@ package client
 
 import "golang.org/x/sys/unix"
 
-// sharedClock says that this clock is the machine's, so that a daemon beside us
-// may read the very same one.
+// sharedClock is true because the clock belongs to the machine: a daemon on this host may read the
+// same clock.
 const sharedClock = true
 
-// now reads CLOCK_BOOTTIME, in nanoseconds: it counts the time that the machine
-// sleeps, which Go's own monotonic clock does not.
+// now reads CLOCK_BOOTTIME, in nanoseconds. Unlike Go's own monotonic clock, it counts the time
+// that the machine sleeps.
 func now() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

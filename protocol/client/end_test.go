@@ -68,7 +68,7 @@ func TestLastWordsAreHeardThoughAWriteFails(t *testing.T) {
 	ended := make(chan error, 1)
 	c, p := connect(t, Options{OnEnd: func(err error) { ended <- err }}, 0)
 	p.conn.CloseRead()
-	for c.Err() == nil { // a write fails at some point; the reason comes after it
+	for c.Err() == nil { // a write fails at some point; the reason arrives after that
 		if _, err := c.Go(&protocol.Request{Op: protocol.OpPing}, func(*Reply) {}); err != nil {
 			break
 		}

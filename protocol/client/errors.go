@@ -12,8 +12,8 @@ import (
 type Error struct {
 	Code protocol.Code
 	Msg  string
-	// Detail is, for Busy, the milliseconds until the present lease ends (-1 when
-	// not known); for a failed AcquireMany the index of the key; otherwise 0.
+	// Detail is, for Busy, the milliseconds until the present lease ends (-1 when not known). For a
+	// failed AcquireMany it is the index of the key. Otherwise it is 0.
 	Detail int64
 }
 
@@ -50,8 +50,8 @@ var (
 	ErrOverlong    error = &Error{Code: protocol.Overlong}
 )
 
-// ErrClosed means that the connection has ended, by Close or by the daemon, and with it all
-// holds. If the daemon has sent a reason, errors.As finds that *Error.
+// ErrClosed means that the connection, and every hold with it, has ended, by Close or by the
+// daemon. If the daemon has sent a reason, errors.As finds that *Error.
 var ErrClosed = errors.New("connection closed")
 
 // ErrExpired means that a hold's stated validity has run out. errors.Is finds

@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// holdID identifies a hold in a lost push, together with the fence.
+// holdID, together with the fence, identifies a hold in a lost push.
 type holdID struct {
 	key   string
 	owner uint64
@@ -31,11 +31,11 @@ type Hold struct {
 	grant  protocol.Grant // guarded by mu: the last one received
 	stated                // guarded by mu
 	over   error          // guarded by mu: why nothing is held any more
-	// ranOut means that it is over because its validity ran out. The daemon may still have the
+	// ranOut means that the hold is over because its validity ran out. The daemon may still have the
 	// hold. Guarded by mu.
 	ranOut   bool
 	released bool          // guarded by mu: its owner has released it after its end
-	gone     chan struct{} // closed with over
+	gone     chan struct{} // closed when over is set
 }
 
 // stated has the daemon's statements about one hold. All Holds of the same key, owner and fence
@@ -43,7 +43,7 @@ type Hold struct {
 type stated struct {
 	deadline int64  // the furthest validity that a grant stated, on our clock
 	end      int64  // when the hold ends, even if a keepalive states more; 0 for never
-	seq      uint64 // the first keepalive that applies to it; 0 before its grant
+	seq      uint64 // the first keepalive that applies to the hold; 0 before its grant
 }
 
 // add adds another statement. Earlier statements stay true, no matter in which order replies
@@ -102,16 +102,16 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	h.grant = *g
 	fresh := h.seq == 0
 	if fresh && again {
-		h.fixed = fixed // a re-entry does not change the kind
+		h.fixed = fixed // a re-entry does not change whether a hold is fixed
 	}
 	h.add(heard)
 	h.mu.Unlock()
 	err := c.err
-	if fresh && err == nil { // from now on it can get lost
+	if fresh && err == nil { // from now on a push can end it
 		h.next, c.holds[id] = c.holds[id], h
 	}
 	c.mu.Unlock()
-	if fresh && err != nil { // Close came in between
+	if fresh && err != nil { // Close was called in between
 		h.finish(err)
 	}
 }
@@ -134,7 +134,7 @@ func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	c.mu.Unlock()
 }
 
-// lost ends the holds that a lost push means. It runs on the reader goroutine.
+// lost ends the holds that a lost push names. It runs on the reader goroutine.
 func (c *Client) lost(l Lost) {
 	c.notHeld(l.Key, l.Owner, l.Fence, &LostError{l.Reason})
 	if c.opts.OnLost != nil {
@@ -209,8 +209,8 @@ func (h *Hold) Remaining() time.Duration {
 // still wait in the socket's buffer.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
-// Gone is closed when the hold has ended by a release, a loss or the end of the connection, and
-// when a caller notices that its validity has run out. Watch waits for that, too.
+// Gone is closed when the hold has ended: by a release, by a loss, or by the end of the connection.
+// It is also closed when a caller notices that the validity has run out. Watch waits for that, too.
 func (h *Hold) Gone() <-chan struct{} { return h.gone }
 
 // Err returns why nothing is held any more: a *LostError, ErrExpired, ErrNotHeld from a renewal,
@@ -225,9 +225,9 @@ func (h *Hold) Err() error {
 // but Go's timers do not.
 const watchStep = 500 * time.Millisecond
 
-// Watch blocks until the hold is no longer valid, and returns the reason: the error of Err,
-// ErrExpired, or the loss of a hold that has come to its end, even before the daemon reports
-// that. If ctx ends first, Watch returns its error.
+// Watch blocks until the hold is no longer valid, and returns the reason: the error of Err, or
+// ErrExpired. If the hold has reached its end, Watch returns that loss even before the daemon
+// reports it. If ctx ends first, Watch returns its error.
 func (h *Hold) Watch(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -274,13 +274,13 @@ func (h *Hold) change(do func() error) error {
 	if err := do(); err != nil && !errors.Is(err, ErrNotHeld) {
 		return err
 	}
-	return h.Err() // not_held has ended it
+	return h.Err() // a not_held reply has ended it
 }
 
-// Release releases the hold, which is not valid from the call on. It blocks until the daemon has
-// answered or ctx ends. The release continues even if ctx ends first. If the hold has ended
-// before, Release returns the reason at once. If the hold was ended by force, or its validity has
-// run out, Release also tells the daemon, which may keep the key closed to others until then.
+// Release releases the hold, which is invalid as soon as Release is called. It blocks until the
+// daemon has answered or ctx ends. The release continues even if ctx ends first. If the hold has
+// ended before, Release returns the reason at once. If the hold was ended by force, or its validity
+// has run out, Release also tells the daemon, which may keep the key closed to others until then.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
 		if h.c.forgetLost(h) {

@@ -47,12 +47,12 @@ func (p *peer) keepalive(d time.Duration) {
 	}
 }
 
-// about says whether got is want, less what a slow machine takes.
+// about reports whether got is want, or shorter by less than a slow machine may take.
 func about(got, want time.Duration) bool { return got <= want && got > want-time.Minute }
 
 func TestHoldIsValidAsLongAsStated(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
-	p.keepalive(9 * time.Hour) // before the grant: says nothing of it
+	p.keepalive(9 * time.Hour) // before the grant, which it does not cover
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	if r := h.Remaining(); !about(r, time.Hour) || !h.Valid() || h.Fence() != 5 {
 		t.Fatalf("granted for an hour: %v", r)
@@ -62,7 +62,7 @@ func TestHoldIsValidAsLongAsStated(t *testing.T) {
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
 		t.Errorf("a keepalive until two hours from now: %v", r)
 	}
-	p.keepalive(time.Minute) // of another hold's; takes nothing back
+	p.keepalive(time.Minute) // shorter than the stated validity, which it does not reduce
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
 		t.Errorf("a shorter keepalive: %v", r)
@@ -247,8 +247,8 @@ func TestNothingIsValidWhenTheDaemonMayGiveItAway(t *testing.T) {
 	var c *Client
 	var h *Hold
 	ended := make(chan bool, 1)
-	// The daemon keeps the key until our end of the socket is closed: whoever sees
-	// that must not see a valid hold.
+	// The daemon keeps the key until the client closes its end of the socket. A process that sees that
+	// end must not see a valid hold.
 	c, p := connect(t, Options{OnEnd: func(error) { ended <- h.Valid() || c.conn.SetReadDeadline(time.Time{}) != nil }}, 0)
 	h = locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	p.send(protocol.AppendFatal(nil, protocol.TooSlow, ""))
@@ -289,7 +289,7 @@ func TestClockMap(t *testing.T) {
 		if shared := m == (clockMap{}); shared != (tc.shared && sharedClock) {
 			t.Errorf("%s: shared %v", tc.name, shared)
 		}
-		// Whenever the daemon read its clock, a deadline never moves to the right.
+		// Whenever the daemon read its clock, the mapping never makes a deadline later.
 		if !tc.shared && m.local(tc.now) > tc.t0 {
 			t.Errorf("%s: %d is later than %d", tc.name, m.local(tc.now), tc.t0)
 		}

@@ -31,8 +31,7 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 				if h.giveUp() {
 					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 				} else {
-					// A lost hold: Release does not block, and opens the key if the daemon keeps it
-					// closed.
+					// For a lost hold, Release does not block. It opens the key if the daemon keeps it closed.
 					_ = h.Release(ctx)
 				}
 			}

@@ -2,13 +2,13 @@ package client
 
 import "sync"
 
-// keepalives remembers the validity that the keepalives of a connection have stated, for grants
-// at any place of the stream.
+// keepalives remembers the validity that the keepalives of a connection have stated. A grant needs
+// the keepalives that came after it.
 type keepalives struct {
 	mu  sync.Mutex
 	seq uint64 // guarded by mu: number of keepalives received
-	// top is guarded by mu. It has the keepalives whose until is larger than that of each later
-	// one, oldest first. There is seldom more than one.
+	// top is guarded by mu. It has each keepalive that states more than all later ones, oldest
+	// first. It rarely has more than one.
 	top []keepalive
 }
 
@@ -37,7 +37,7 @@ func (b *keepalives) last() uint64 {
 	return b.seq
 }
 
-// furthest returns the latest until of the keepalives from seq on, 0 without any.
+// furthest returns the latest until of the keepalives from seq on; 0 if there are none.
 func (b *keepalives) furthest(seq uint64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

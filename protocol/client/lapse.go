@@ -13,9 +13,10 @@ import (
 // This file has the rules for lost holds that are not released, for abandoned acquires, and for a
 // daemon that hangs.
 
-// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted:
-// a new acquire would re-enter that hold. It returns the loss if the owner has lost a key and not
-// released it. Otherwise the daemon would grant a second critical section inside the first.
+// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted,
+// because a new acquire would re-enter that hold. If the owner has lost a key and not released it,
+// mayAcquire returns the loss. Otherwise the daemon would grant a second critical section inside
+// the first.
 func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -52,7 +53,7 @@ func (c *Client) lostLocked(id holdID) error {
 		if ranOut {
 			c.ranOutLocked(h)
 		}
-		// a release in progress is no loss
+		// A release in progress is not a loss.
 		if err := h.Err(); left == 0 && !errors.Is(err, ErrReleased) {
 			return err
 		}
@@ -84,8 +85,8 @@ func (c *Client) refuseGrant(cl *call) bool {
 	return err != nil
 }
 
-// remaining returns how long the hold is valid for from now on. ranOut reports that it has just
-// been found to have run out, and is lost now.
+// remaining returns how long the hold is valid from now on. ranOut reports that this call has found
+// that the validity has run out; the hold is lost from then on.
 func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -112,8 +113,8 @@ func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	return 0, true
 }
 
-// ranOutLocked ends all Holds with the key, owner and fence of h, because h has run out: they are
-// one hold. They stay in the table, as lost ones, until they are released.
+// ranOutLocked ends all Holds with the key, owner and fence of h, because h has run out and they
+// are the same hold. They stay in the table as lost holds until they are released.
 func (c *Client) ranOutLocked(h *Hold) {
 	fence, why := h.Fence(), h.Err()
 	for x := c.holds[holdID{h.key, h.owner}]; x != nil; x = x.next {

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A grant that crosses the loss of the owner's hold is given back: it is a new hold, not a
-// re-entry.
+// A grant that arrives after the loss of the owner's hold is given back, because it is a new hold
+// and not a re-entry.
 func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -62,7 +62,7 @@ func TestAReleaseIsNoLoss(t *testing.T) {
 	}
 }
 
-// runOut ends the stated validity of holds, which no keepalive has extended.
+// runOut ends the stated validity of holds that no keepalive has extended.
 func runOut(hs ...*Hold) {
 	for _, h := range hs {
 		h.mu.Lock()
@@ -71,7 +71,7 @@ func runOut(hs ...*Hold) {
 	}
 }
 
-// ended ends holds at the ends that their grants stated.
+// ended moves holds past the ends that their grants stated.
 func ended(hs ...*Hold) {
 	for _, h := range hs {
 		h.mu.Lock()
@@ -80,7 +80,7 @@ func ended(hs ...*Hold) {
 	}
 }
 
-// gaveBack checks that the client sends the release of a hold.
+// gaveBack checks that the client releases a hold.
 func (p *peer) gaveBack(key string, fence uint64) {
 	p.t.Helper()
 	if q := p.next(); q.Op != protocol.OpRelease || string(q.Key) != key || q.Owner != 1 ||
@@ -89,7 +89,7 @@ func (p *peer) gaveBack(key string, fence uint64) {
 	}
 }
 
-// A hold whose validity ran out is lost for good once somebody has asked for it. Its release
+// A hold whose validity ran out is lost for good once a caller has asked about it. Its release
 // reports that, and tells the daemon, which may still have the hold.
 func TestAHoldThatRanOutIsLostForGood(t *testing.T) {
 	for name, ask := range map[string]func(t *testing.T, c *Client, h *Hold) error{
@@ -139,7 +139,7 @@ func TestAHoldThatRanOutIsLostForGood(t *testing.T) {
 	}
 }
 
-// Nobody has asked for the hold before its release.
+// Nothing has asked about the hold before its release.
 func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -190,7 +190,8 @@ func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 	}
 }
 
-// Whether a hold is fixed decides what its end is called. A re-entry does not change it.
+// The kind of a hold, fixed or not, decides the reason that its end is given. A re-entry does not
+// change the kind.
 func TestTheEndOfAHold(t *testing.T) {
 	for fixed, want := range map[bool]protocol.Reason{true: protocol.LostFixed,
 		false: protocol.LostTooLong} {
@@ -232,8 +233,8 @@ func TestTheEndOfAHold(t *testing.T) {
 	}
 }
 
-// All acquires of a key by an owner are one hold: what is stated to one of them is stated to all,
-// and a loss ends all.
+// All acquires of a key by an owner are one hold. A statement about one of them applies to all, and
+// a loss ends all.
 func TestReentriesAreOneHold(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	outer := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -250,7 +251,7 @@ func TestReentriesAreOneHold(t *testing.T) {
 		}
 	}
 	outer.mu.Lock()
-	outer.end = now() - 1 // ends it whatever the keepalive has stated
+	outer.end = now() - 1 // ends the hold whatever the keepalive has stated
 	outer.mu.Unlock()
 	if outer.Valid() || inner.Valid() || last.Valid() {
 		t.Error("one of them is lost, but not all")

@@ -17,18 +17,17 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bound is how long a test waits for what has to come.
+// bound is how long a test waits for something that must happen.
 const bound = 30 * time.Second
 
-// peer is the other end of a connection: the test says what it does.
+// peer is the other end of a connection. The test decides what it sends.
 type peer struct {
 	t    testing.TB
 	conn *net.UnixConn
 	r    *bufio.Reader
 }
 
-// connect returns a client that has said hello to a peer whose clock is off by
-// skew milliseconds.
+// connect returns a client that has said hello to a peer, whose clock differs by skew milliseconds.
 func connect(t testing.TB, opts Options, skew int64) (*Client, *peer) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "s")
@@ -98,7 +97,7 @@ func (p *peer) send(b []byte) {
 	}
 }
 
-// until answers requests on a goroutine of its own until the connection ends.
+// serve answers requests on its own goroutine until the connection ends.
 func (p *peer) serve(answer func(b []byte, q *protocol.Request) []byte) {
 	go func() {
 		var q protocol.Request
@@ -131,7 +130,7 @@ func (p *peer) serve(answer func(b []byte, q *protocol.Request) []byte) {
 	}()
 }
 
-// result waits for what an asynchronous call of the test ends with.
+// result waits for the result of an asynchronous call of the test.
 func result[T any](t testing.TB, c <-chan T) T {
 	t.Helper()
 	select {

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// readBuffer holds many small frames, or one that the daemon may send.
+// readBuffer holds many small frames, or one large frame.
 const readBuffer = 64 << 10
 
 // readLoop is the reader goroutine.
@@ -25,13 +25,14 @@ func (c *Client) readLoop() {
 	if c.opts.OnEnd != nil {
 		c.opts.OnEnd(why)
 	}
-	// Only now: until this end is closed, the daemon keeps our keys closed to others.
+	// The descriptor is closed only now, because the daemon keeps the keys closed to others until
+	// then.
 	c.conn.Close()
 	close(c.done)
 }
 
-// endHolds records why as the reason for the end of the connection, unless there is one already,
-// and ends every hold with it. It returns the recorded reason.
+// endHolds records why as the reason for the end of the connection, unless a reason is recorded
+// already, and ends every hold with that reason. It returns the recorded reason.
 func (c *Client) endHolds(why error) error {
 	c.mu.Lock()
 	if c.err == nil {
@@ -69,7 +70,7 @@ func (c *Client) read() error {
 		}
 		limit = max(limit, c.frameLimit())
 		have = copy(buf, rest)
-		if have == len(buf) { // it is filled by a part of one frame
+		if have == len(buf) { // a part of one frame fills it
 			buf = append(buf, make([]byte, min(len(buf), limit+protocol.HeaderLen-len(buf)))...)
 		}
 	}
@@ -110,7 +111,7 @@ func (c *Client) frames(b []byte, limit int) (rest []byte, err error) {
 	return b, err
 }
 
-// frame handles one payload. woke reports whether it has ended a call whose caller waits. An
+// frame handles one payload. woke reports whether it has ended a call that a caller waits for. An
 // error ends the connection.
 func (c *Client) frame(payload []byte) (woke bool, err error) {
 	m, err := protocol.DecodeMessage(payload)

@@ -18,8 +18,8 @@ type AcquireArgs struct {
 	Mode  protocol.Mode // exclusive unless set
 	Wait  time.Duration // 0 tries, negative waits without bound; rounded up to milliseconds
 	TTL   time.Duration // of the lease; 0 is the namespace's; rounded up to milliseconds
-	// Permits, if not 0, requests one permit of the semaphore Key, which has that many. Mode is
-	// ignored then, and there is no re-entry.
+	// Permits, if not 0, requests one permit of the semaphore Key, which has that many permits. Mode
+	// is ignored then, and there is no re-entry.
 	Permits uint32
 	Fixed   bool // only the caller renews it, and it ends with lost
 	// Traceparent is the caller's position in a trace, in the form of W3C Trace Context. It is not
@@ -115,7 +115,7 @@ func (c *Client) Renew(
 	return c.renew(ctx, key, owner, fence, ttl, nil)
 }
 
-// renew passes the answer to h, unless it is nil, in the order of the wire.
+// renew also passes the answer to h, in the order of the wire, unless h is nil.
 func (c *Client) renew(
 	ctx context.Context, key string, owner, fence uint64, ttl time.Duration, h *Hold,
 ) (protocol.Grant, error) {
@@ -210,8 +210,8 @@ func (c *Client) ReleaseMany(
 	return all, nil
 }
 
-// fits returns how many of the keys fit into a release-many, at least one. With the fences it is
-// longer than the acquire-many was.
+// fits returns how many of the keys fit into one release-many; at least one. A release-many is
+// longer than the acquire-many of the same keys, because it has the fences.
 func (c *Client) fits(keys []string) int {
 	const around, each = 64, 16 // maximum number of bytes besides the keys
 	size := around
@@ -238,9 +238,9 @@ func (c *Client) Ping(ctx context.Context) (uint64, error) {
 	return exchange(ctx, c, cl, numberOf)
 }
 
-// List returns one page of the keys that begin with prefix and that this host holds or waits for:
-// at most limit rows after the position after, and the position of the next page, which is empty
-// on the last one. limit 0 means protocol.MaxList.
+// List returns one page of the keys that begin with prefix and that this host holds or waits for.
+// The page has at most limit rows after the position after. A limit of 0 means protocol.MaxList.
+// next is the position of the next page, and empty on the last one.
 func (c *Client) List(
 	ctx context.Context, prefix, after string, limit int,
 ) (rows []protocol.Row, next string, err error) {
@@ -249,7 +249,7 @@ func (c *Client) List(
 }
 
 // Stored returns one page of the locks that the daemon's stores know, no matter which host holds
-// them. after, next and limit are those of List. A page may have no rows and yet not be the last.
+// them. after, next and limit are as for List. A page may have no rows and yet not be the last.
 func (c *Client) Stored(
 	ctx context.Context, prefix, after string, limit int,
 ) (rows []protocol.StoredRow, next string, err error) {

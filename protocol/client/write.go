@@ -11,10 +11,10 @@ import (
 const (
 	// maxPending bounds the bytes that wait to be written.
 	maxPending = 64 << 20
-	// callerRounds is how often one caller also writes the requests of others, before it leaves
-	// them to the writer goroutine and waits for its own reply.
+	// callerRounds is how often a caller also writes the requests of others. After that it leaves them
+	// to the writer goroutine, and waits for its own reply.
 	callerRounds = 4
-	// keepBuffer is the largest buffer that is kept after a burst.
+	// keepBuffer is the capacity of the largest buffer that is kept after a burst.
 	keepBuffer = 1 << 20
 	// lastWords is how long the reader waits for the daemon's last frames after a write has failed.
 	lastWords = time.Second
@@ -25,7 +25,7 @@ const (
 type outbox struct {
 	out, spare []byte // queued requests; the other buffer
 	rest       []byte // left to the writer goroutine, older than out
-	restBuf    []byte // rest's whole buffer
+	restBuf    []byte // the whole buffer that rest is a part of
 	writing    bool   // a goroutine has the right to write
 	reading    bool   // the reader is handling frames, and will flush after them
 	crowd      int    // number of callers that its last frames woke
@@ -78,8 +78,8 @@ func (c *Client) appendLocked(q *protocol.Request) uint64 {
 }
 
 // flushUnlock writes the queued requests, unless another goroutine does so already. It is called
-// with mu held, unlocks it, and does not block. With gather it first lets other callers run that
-// the same read has woken, so that their requests are written together.
+// with mu held, unlocks it, and does not block. With gather it first lets the callers run that the
+// same read has woken, so that their requests are written together.
 func (c *Client) flushUnlock(gather bool) {
 	w := &c.wr
 	if w.writing || len(w.out) == 0 {
@@ -112,7 +112,7 @@ func (c *Client) flushUnlock(gather bool) {
 			return
 		}
 	}
-	w.kick <- struct{}{} // has room: only the goroutine that has set writing sends
+	w.kick <- struct{}{} // this does not block, because only the goroutine that has set writing sends
 	c.mu.Unlock()
 }
 

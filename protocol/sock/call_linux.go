@@ -14,7 +14,7 @@ func peek(fd int, b []byte) (int, error) {
 	return call(unix.SYS_RECVFROM, fd, b, unix.MSG_PEEK|unix.MSG_DONTWAIT)
 }
 
-// call is a system call on a descriptor that does not block.
+// call makes a system call on a descriptor that does not block.
 func call(nr uintptr, fd int, b []byte, flags uintptr) (int, error) {
 	for {
 		n, _, e := unix.RawSyscall6(nr, uintptr(fd), uintptr(unsafe.Pointer(unsafe.SliceData(b))),

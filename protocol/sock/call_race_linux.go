@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// The race detector takes what one goroutine writes to a socket to happen before what another
-// reads from it, if package syscall does both.
+// The race detector assumes that a write to a socket happens before the read from it, if package
+// syscall does both.
 
 func read(fd int, b []byte) (int, error)  { return again(syscall.Read, fd, b) }
 func write(fd int, b []byte) (int, error) { return again(syscall.Write, fd, b) }

@@ -1,16 +1,17 @@
-// Package sock is a connected stream socket that costs its process less than Go's own where
-// messages are small and many.
+// Package sock provides a connected stream socket that costs less than Go's own when messages are
+// small and frequent.
 //
-// It wakes only for what there is to read. Go's network poller waits for a socket to become
-// readable and to become writable, always both, and a Unix socket becomes writable whenever the
-// other side has read: each message wakes a thread of its sender for nothing. Here the poller
-// sees only an epoll of the socket's own (epoll descriptors can be waited for like others), which
-// waits to read; to write, one is made for as long as the socket is full.
+// A Conn wakes a thread only if there is something to read. Go's network poller waits for a socket
+// to become readable and to become writable, always both. A Unix socket becomes writable whenever
+// the other side has read, so each message wakes a thread of its sender for nothing. Here Go's
+// poller sees only an epoll descriptor that belongs to the Conn and waits for it to become
+// readable. (An epoll descriptor can itself be waited for.) While the socket is full, a Write uses
+// a second epoll descriptor.
 //
-// And its reads and writes do not tell Go's scheduler of a system call: they never block. The
-// scheduler would wake its monitor, which has gone to sleep with the rest of an idle process, at
-// the first of each message.
+// Reads and writes never block, so they do not announce a system call to Go's scheduler. The
+// scheduler would wake its monitor thread, which sleeps while the process is idle, at the first
+// message of each burst.
 //
-// On systems other than Linux a Conn is the net package's connection. The package imports
-// nothing of ours, and every layer may use it.
+// On systems other than Linux a Conn is the connection of package net. The package imports nothing
+// else from this module, so that every layer may use it.
 package sock

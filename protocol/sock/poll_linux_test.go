@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestPollersWaitOnlyToRead looks at all epolls of this process: the socket must be in one
-// alone, and not be waited for to become writable.
+// TestPollersWaitOnlyToRead examines all epolls of this process. The socket must be in exactly one,
+// which must not wait for it to become writable.
 func TestPollersWaitOnlyToRead(t *testing.T) {
 	s, _ := pair(t, "unix")
 	var fd int
@@ -24,7 +24,7 @@ func TestPollersWaitOnlyToRead(t *testing.T) {
 	for _, name := range infos {
 		b, err := os.ReadFile(name)
 		if err != nil {
-			continue // its descriptor was closed meanwhile
+			continue // the descriptor was closed meanwhile
 		}
 		for line := range strings.Lines(string(b)) {
 			var n int

@@ -15,7 +15,7 @@ type Stream interface {
 	syscall.Conn
 }
 
-// Dial connects as d does. It blocks until it has, or ctx ends.
+// Dial connects as d does. It blocks until the connection is made or ctx ends.
 func Dial(ctx context.Context, d *net.Dialer, network, addr string) (*Conn, error) {
 	c, err := d.DialContext(ctx, network, addr)
 	if err != nil {
@@ -24,8 +24,9 @@ func Dial(ctx context.Context, d *net.Dialer, network, addr string) (*Conn, erro
 	return New(c.(Stream))
 }
 
-// HungUp reports whether the other side has closed a Unix socket, even if something is left to
-// read. It does not block. Of a TCP connection it may not know before both sides have closed it.
+// HungUp reports whether the other side has closed a Unix socket, even if there is still something
+// to read. It does not block. For a TCP connection it may return false until both sides have closed
+// it.
 func (s *Conn) HungUp() bool {
 	var p [1]unix.PollFd
 	err := s.Control(func(fd int) error {

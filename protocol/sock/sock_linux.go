@@ -12,20 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Conn is a net.Conn. One goroutine may read while another writes; Close may be called by
-// any, and ends both.
+// Conn is a net.Conn. One goroutine may read while another writes. Close may be called by any
+// goroutine, and ends both.
 type Conn struct {
 	in            *gate
 	local, remote net.Addr
 	closed        atomic.Bool
 
-	mu     sync.RWMutex // held while fd is used, but for Read, which Close waits for otherwise
+	mu     sync.RWMutex // held while fd is used, except by Read, for which Close waits in another way
 	fd     int          // guarded by mu; -1 after Close
-	out    *gate        // guarded by mu: while a Write waits
-	wuntil time.Time    // guarded by mu: Write's deadline
+	out    *gate        // guarded by mu: set while a Write waits
+	wuntil time.Time    // guarded by mu: the deadline of Write
 
-	// Of the reader.
-	rfd  int // fd, which stays open while it reads
+	// These belong to the reader.
+	rfd  int // fd; stays open while Read uses it
 	rbuf []byte
 	rn   int
 	rerr error
@@ -33,8 +33,8 @@ type Conn struct {
 	dry  uint32
 }
 
-// New takes the socket of a net.UnixConn or net.TCPConn over: c must not be used any more,
-// even if there is an error.
+// New takes over the socket of a net.UnixConn or net.TCPConn. The caller must not use c afterwards,
+// even after an error.
 func New(c Stream) (*Conn, error) {
 	fd, err := detach(c)
 	if err != nil {
@@ -45,11 +45,11 @@ func New(c Stream) (*Conn, error) {
 		_ = unix.Close(fd)
 		return nil, err
 	}
-	s.try = s.tryRead // made once: no allocation a read
+	s.try = s.tryRead // made once, so that a read does not allocate
 	return s, nil
 }
 
-// detach returns a descriptor of c's socket that no poller knows, and closes c.
+// detach returns a descriptor of c's socket that no poller watches, and closes c.
 func detach(c Stream) (int, error) {
 	defer c.Close()
 	raw, err := c.SyscallConn()
@@ -64,8 +64,8 @@ func detach(c Stream) (int, error) {
 	return dup, os.NewSyscallError("fcntl", err)
 }
 
-// Read reads into b what there is, and waits while there is nothing. At the other side's
-// end it returns io.EOF.
+// Read reads the available bytes into b, and waits while there are none. After the other side has
+// closed the connection, it returns io.EOF.
 func (s *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
@@ -84,7 +84,7 @@ func (s *Conn) Read(b []byte) (int, error) {
 	return s.rn, nil
 }
 
-// tryRead says whether Read is done.
+// tryRead tries to read and reports whether Read is done.
 func (s *Conn) tryRead(uintptr) bool {
 	s.rn, s.rerr = read(s.rfd, s.rbuf)
 	if s.rerr != unix.EAGAIN {
@@ -94,11 +94,11 @@ func (s *Conn) tryRead(uintptr) bool {
 	return false
 }
 
-// Dry is how often Read has found nothing so far and had to wait. It is for the reader alone.
+// Dry returns how often Read has found nothing so far and had to wait. Only the reader may call it.
 func (s *Conn) Dry() uint32 { return s.dry }
 
-// TryWrite writes as much of b as the socket takes now, and does not wait. An error says
-// that the connection is of no use any more.
+// TryWrite writes as much of b as the socket accepts now, and does not wait. After an error the
+// connection cannot be used any more.
 func (s *Conn) TryWrite(b []byte) (n int, err error) {
 	err = s.Control(func(fd int) error {
 		for n < len(b) {
@@ -166,8 +166,9 @@ func (s *Conn) closeOut(g *gate) {
 	g.close()
 }
 
-// Idle returns nil while there is nothing to read and the connection stands, and otherwise
-// an error: io.EOF after the other side's end. It does not wait, and reads nothing.
+// Idle returns nil while the connection is open and there is nothing to read. Otherwise it returns
+// an error, which is io.EOF after the other side has closed the connection. It does not wait, and
+// reads nothing.
 func (s *Conn) Idle() error {
 	return s.Control(func(fd int) error {
 		var b [1]byte
@@ -184,7 +185,7 @@ func (s *Conn) Idle() error {
 	})
 }
 
-// SetDeadline is SetReadDeadline and SetWriteDeadline.
+// SetDeadline calls SetReadDeadline and SetWriteDeadline.
 func (s *Conn) SetDeadline(t time.Time) error {
 	if err := s.SetReadDeadline(t); err != nil {
 		return err
@@ -192,12 +193,12 @@ func (s *Conn) SetDeadline(t time.Time) error {
 	return s.SetWriteDeadline(t)
 }
 
-// SetReadDeadline has Read, if it has to wait, fail with os.ErrDeadlineExceeded from t on;
-// zero: never.
+// SetReadDeadline makes a Read that has to wait fail with os.ErrDeadlineExceeded from t on. A zero
+// t means never.
 func (s *Conn) SetReadDeadline(t time.Time) error { return ended(s.in.f.SetReadDeadline(t)) }
 
-// SetWriteDeadline has Write, if it has to wait, fail with os.ErrDeadlineExceeded from t
-// on; zero: never.
+// SetWriteDeadline makes a Write that has to wait fail with os.ErrDeadlineExceeded from t on. A
+// zero t means never.
 func (s *Conn) SetWriteDeadline(t time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,7 +212,7 @@ func (s *Conn) SetWriteDeadline(t time.Time) error {
 	return ended(s.out.f.SetReadDeadline(t))
 }
 
-// CloseRead has Read return io.EOF once it has read what is there.
+// CloseRead makes Read return io.EOF after it has read what has arrived.
 func (s *Conn) CloseRead() error {
 	return s.Control(func(fd int) error {
 		return os.NewSyscallError("shutdown",
@@ -219,7 +220,7 @@ func (s *Conn) CloseRead() error {
 	})
 }
 
-// CloseWrite tells the other side that nothing more will come.
+// CloseWrite tells the other side that nothing more will be sent.
 func (s *Conn) CloseWrite() error {
 	return s.Control(func(fd int) error {
 		return os.NewSyscallError("shutdown",
@@ -227,7 +228,7 @@ func (s *Conn) CloseWrite() error {
 	})
 }
 
-// Control calls f with the descriptor, which is good until f returns.
+// Control calls f with the descriptor, which is valid until f returns.
 func (s *Conn) Control(f func(fd int) error) error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -248,7 +249,7 @@ func (s *Conn) Close() error {
 	if s.closed.Swap(true) {
 		return net.ErrClosed
 	}
-	s.in.close() // waits until Read has left the descriptor alone
+	s.in.close() // waits until Read no longer uses the descriptor
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.out != nil {
@@ -259,8 +260,8 @@ func (s *Conn) Close() error {
 	return os.NewSyscallError("close", err)
 }
 
-// gate is an epoll with one descriptor in it. Go's poller waits for it to become readable:
-// to have an event.
+// gate is an epoll with one descriptor in it. Go's poller waits for the epoll to become readable,
+// which means that the descriptor has an event.
 type gate struct {
 	f   *os.File
 	raw syscall.RawConn
@@ -273,7 +274,7 @@ func newGate(fd int, events uint32) (*gate, error) {
 	}
 	err = unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events})
 	if err == nil {
-		err = unix.SetNonblock(ep, true) // or os would not give it to the poller
+		err = unix.SetNonblock(ep, true) // otherwise package os would not register it with the poller
 	}
 	if err != nil {
 		_ = unix.Close(ep)
@@ -287,12 +288,12 @@ func newGate(fd int, events uint32) (*gate, error) {
 	return g, nil
 }
 
-// expire ends a wait that is under way, and those to come.
+// expire ends a wait in progress, and all later waits at once.
 func (g *gate) expire() { _ = g.f.SetReadDeadline(time.Unix(1, 0)) }
 
 func (g *gate) close() { _ = g.f.Close() }
 
-// ended has an error of os's files look like one of net's connections.
+// ended converts an error of an os.File into the error that a net.Conn would return.
 func ended(err error) error {
 	if err == nil || os.IsTimeout(err) {
 		return err

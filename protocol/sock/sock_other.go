@@ -15,7 +15,7 @@ type Conn struct {
 	dry uint32
 }
 
-// New takes the socket of a net.UnixConn or net.TCPConn over.
+// New takes over the socket of a net.UnixConn or net.TCPConn.
 func New(c Stream) (*Conn, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -25,8 +25,8 @@ func New(c Stream) (*Conn, error) {
 	return &Conn{Stream: c, raw: raw}, nil
 }
 
-// TryWrite writes as much of b as the socket takes now, and does not wait. An error says
-// that the connection is of no use any more.
+// TryWrite writes as much of b as the socket accepts now, and does not wait. After an error the
+// connection cannot be used any more.
 func (s *Conn) TryWrite(b []byte) (n int, err error) {
 	err = s.Control(func(fd int) error {
 		for n < len(b) {
@@ -45,19 +45,19 @@ func (s *Conn) TryWrite(b []byte) (n int, err error) {
 	return n, err
 }
 
-// Dry is not known: it is another number each time.
+// Dry cannot know how often Read has waited, so it returns another number each time.
 func (s *Conn) Dry() uint32 {
 	s.dry++
 	return s.dry
 }
 
-// Yield lets everybody go first who is ready.
+// Yield lets all goroutines run that are ready.
 func Yield() { runtime.Gosched() }
 
-// Idle returns nil.
+// Idle always returns nil.
 func (s *Conn) Idle() error { return nil }
 
-// CloseRead has Read return io.EOF once it has read what is there.
+// CloseRead makes Read return io.EOF after it has read what has arrived.
 func (s *Conn) CloseRead() error {
 	if c, ok := s.Stream.(interface{ CloseRead() error }); ok {
 		return c.CloseRead()
@@ -65,7 +65,7 @@ func (s *Conn) CloseRead() error {
 	return errors.ErrUnsupported
 }
 
-// CloseWrite tells the other side that nothing more will come.
+// CloseWrite tells the other side that nothing more will be sent.
 func (s *Conn) CloseWrite() error {
 	if c, ok := s.Stream.(interface{ CloseWrite() error }); ok {
 		return c.CloseWrite()
@@ -73,7 +73,7 @@ func (s *Conn) CloseWrite() error {
 	return errors.ErrUnsupported
 }
 
-// Control calls f with the descriptor, which is good until f returns.
+// Control calls f with the descriptor, which is valid until f returns.
 func (s *Conn) Control(f func(fd int) error) error {
 	var err error
 	if cerr := s.raw.Control(func(fd uintptr) { err = f(int(fd)) }); cerr != nil {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// pair is a connection, of which one end is ours.
+// pair returns the two ends of a connection. The first is a Conn.
 func pair(t testing.TB, network string) (*sock.Conn, sock.Stream) {
 	t.Helper()
 	addr := "127.0.0.1:0"
@@ -124,7 +124,7 @@ func TestCloseEndsReadAndWrite(t *testing.T) {
 			_, err := s.Write(make([]byte, 64<<20))
 			writes <- err
 		})
-		other.Read(make([]byte, 1)) // the writer is at it
+		other.Read(make([]byte, 1)) // the writer has begun
 		var closes [2]error
 		for i := range closes {
 			wg.Go(func() { closes[i] = s.Close() })
@@ -158,7 +158,7 @@ func TestDeadlines(t *testing.T) {
 			_, err := s.Read(make([]byte, 8))
 			done <- err
 		}()
-		s.SetReadDeadline(time.Now()) // ends a wait that is under way, too
+		s.SetReadDeadline(time.Now()) // also ends a wait in progress
 		if err := <-done; !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("read: %v", err)
 		}

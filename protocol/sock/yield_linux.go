@@ -9,24 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Yield lets everybody go first who is ready, or whose socket is. Go's scheduler asks the poller
-// what there is to read only once nothing is ready to run, and otherwise each ten milliseconds, if
-// no thread has nothing else to do: a goroutine that never waits calls Yield now and then, which
-// takes a microsecond or two.
+// Yield lets all other goroutines run first that are ready or whose sockets are. Go's scheduler
+// asks the poller only when no goroutine is ready, or else every ten milliseconds, and then only if
+// a thread has nothing else to do. So a goroutine that never waits should call Yield now and then.
+// A call takes one or two microseconds.
 func Yield() {
 	t := turnstiles.take()
-	if t == nil { // no descriptor is left
+	if t == nil { // the process has no descriptors left
 		runtime.Gosched()
 		return
 	}
 	t.written = false
 	_ = t.raw.Read(t.pass)
 	turnstiles.give(t)
-	runtime.Gosched() // those whom the poller has told of with us may stand behind us
+	// the goroutines that the poller has made ready together with this one may be queued behind it
+	runtime.Gosched()
 }
 
-// turnstile is an eventfd that is written to and then waited for: the poller tells of it when it
-// tells of all the others.
+// turnstile is an eventfd that is written to and then waited for. When the poller reports it, the
+// poller also reports all other ready descriptors.
 type turnstile struct {
 	f       *os.File
 	raw     syscall.RawConn
@@ -44,24 +45,24 @@ func newTurnstile() *turnstile {
 		_ = t.f.Close()
 		return nil
 	}
-	t.pass = t.through // made once: no allocation a call
+	t.pass = t.through // made once, so that a call does not allocate
 	return t
 }
 
-// through says whether the poller has told of what has been written.
+// through reports whether the poller has reported the write.
 func (t *turnstile) through(fd uintptr) bool {
 	var b [8]byte
 	if t.written {
 		_, err := read(int(fd), b[:])
 		return err != unix.EAGAIN
 	}
-	b[0] = 1 // in either order of bytes it is not zero
+	b[0] = 1 // nonzero in either byte order
 	_, err := write(int(fd), b[:])
 	t.written = true
 	return err != nil
 }
 
-// turnstiles are those that nobody uses.
+// turnstiles has the turnstiles that are not in use.
 var turnstiles turnstileList
 
 type turnstileList struct {

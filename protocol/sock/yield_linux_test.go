@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// A goroutine that never waits and yields lets another, on the only thread, hear of what there is
-// to read within two calls.
+// A goroutine on the only thread that never waits, but calls Yield, lets another goroutine notice
+// within two calls that there is something to read.
 func TestYieldAsksThePoller(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -32,14 +32,14 @@ func TestYieldAsksThePoller(t *testing.T) {
 			heard.Add(1)
 		}
 	})
-	sock.Yield() // so that it waits
+	sock.Yield() // so that the goroutine waits
 	one := []byte{1, 0, 0, 0, 0, 0, 0, 0}
 	for n := range int64(100) {
 		if _, err := unix.Write(fd, one); err != nil {
 			t.Fatal(err)
 		}
 		sock.Yield()
-		sock.Yield() // once in 61 times the scheduler lets who yields go first
+		sock.Yield() // once in 61 times the scheduler runs the goroutine that yields first
 		if got := heard.Load(); got != n+1 {
 			t.Fatalf("after %d it has heard of %d", n+1, got)
 		}
@@ -48,7 +48,7 @@ func TestYieldAsksThePoller(t *testing.T) {
 	wg.Wait()
 }
 
-// Many may yield at once.
+// Many goroutines may yield at the same time.
 func TestManyYield(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
