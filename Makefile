@@ -37,9 +37,9 @@ NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod */*/*/*/go.mo
 # Packages without servers, sockets and processes.
 PURE   := ./cache ./protocol ./renewer ./daemon/engine ./daemon/audit ./upstream ./upstream/nearest ./cmd/locksidecar/internal/config \
 	./cmd/locksidecar/internal/terminal/... ./cmd/locksidecar/internal/top
-# Packages whose tests mostly start processes, and the simulator, where each world has one goroutine. The race
+# Packages whose tests mostly start processes, the lock table and the simulator, which have one goroutine. The race
 # detector makes them slow and finds little: test-long uses it here, and so do the storm's daemons.
-RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim
+RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim|locksidecar/cache$$
 # Tests that wait for servers leave the processors to others.
 TOGETHER := -p 4 -parallel 8
 
