@@ -97,7 +97,7 @@ def expire(lock: locksidecar.Lock) -> None:
 
 
 def test_with_says_that_the_lock_was_lost(client: Client) -> None:
-    lock = client.lock("k", ttl=0.2, renew=False)
+    lock = client.lock("k", ttl=1, renew=False)
     with pytest.raises(LostError), lock:
         expire(lock)
     with pytest.raises(KeyError):
@@ -113,7 +113,7 @@ def expire_and_fail(lock: locksidecar.Lock) -> None:
 
 
 def test_a_lost_lock_is_acquired_again_after_its_release(client: Client) -> None:
-    lock = client.lock("k", ttl=0.2, renew=False)
+    lock = client.lock("k", ttl=1, renew=False)
     lock.acquire()
     fence = lock.fence
     expire(lock)
