@@ -24,7 +24,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		if l == nil {
 			l = t.lease(q.Key, q.NS)
 		}
-		t.enqueue(l, q, now)
+		t.enqueue(l, q, now, out)
 	}
 	if l != nil {
 		t.advance(l, now, out)
@@ -37,7 +37,7 @@ func (t *Table) answerNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	if l != nil && q.Wait == 0 && t.refusesTry(l, q, now, out) {
 		return true
 	}
-	if q.Draining || q.Re.Session.Ended.Load() {
+	if q.Draining {
 		t.refuse(q, protocol.Draining, nil, out)
 		return true
 	}

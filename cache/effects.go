@@ -19,8 +19,8 @@ type Session struct {
 	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
-	// Ended is set before EndSession begins, so that no later event gives the session a hold or a
-	// waiter.
+	// Ended is set before EndSession begins and before Shards is read for it, so that no later event
+	// gives the session a hold or a waiter, and EndSession finds those of earlier ones.
 	Ended atomic.Bool
 	// Shell belongs to the caller. The table never uses it.
 	Shell any

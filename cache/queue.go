@@ -1,6 +1,10 @@
 package cache
 
-import "iter"
+import (
+	"iter"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
 
 // The queue of a key on this host.
 
@@ -175,7 +179,8 @@ func (w *waiter) code(c *Coder) {
 	}
 }
 
-func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
+// enqueue queues q, or refuses it if its session has ended.
+func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	w := t.freeWaits.get()
 	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
 		try: q.Wait == 0, deadline: Forever, since: now,
@@ -184,6 +189,10 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 		w.deadline = now + q.Wait
 	}
 	t.addWaiter(w)
+	// Ended is read after the shard has been marked: if the session ends later, its end finds w.
+	if q.Re.Session.Ended.Load() {
+		t.dismiss(w, protocol.Draining, -1, nil, now, out)
+	}
 }
 
 // addWaiter adds w to the queue of its key, and counts it.

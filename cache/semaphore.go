@@ -101,7 +101,7 @@ func (t *Table) newPermit(sem *semaphore) *permit {
 // acquirePermit answers q at once, or queues it. There is no re-entry: each acquire
 // takes a permit.
 func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
-	if q.Draining || q.Re.Session.Ended.Load() {
+	if q.Draining {
 		t.refuse(q, protocol.Draining, nil, out)
 		return
 	}
@@ -116,7 +116,7 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 		t.balance(sem, now, out)
 		return
 	}
-	t.enqueue(&sem.Lease, q, now)
+	t.enqueue(&sem.Lease, q, now, out)
 	t.balance(sem, now, out)
 }
 
