@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -86,9 +87,11 @@ func knownWords(t *testing.T) map[string]bool {
 	}
 	reference := slurp(t, "docs/reference/configuration.md")
 	add(`(?m)^### (\S+)$`, reference)
-	add("`(LOCKSIDECAR_[A-Z_]+)`", reference)
+	for path := range maps.Clone(known) {
+		known["LOCKSIDECAR_"+strings.ToUpper(strings.ReplaceAll(path, ".", "_"))] = true
+	}
 	add("(?m)^\\| `([a-z_]+)` \\|", reference)
-	add("\\| `([a-z_.]+: [^`]+)` \\|", reference)
+	add("(?:;|\\|) `([a-z_.]+: [^`]+)`", reference)
 	for _, example := range []string{"outage: local", "outage: fail", "log.keys: hashed", "ttl: 10m"} {
 		known[example] = known[strings.SplitN(example, ":", 2)[0]]
 	}

@@ -42,22 +42,17 @@ func TestTheReferencesExamples(t *testing.T) {
 	if err := config.WriteReference(&b); err != nil {
 		t.Fatal(err)
 	}
-	text, rest, _ := strings.Cut(b.String(), "\n## stores\n")
-	stores, namespaces, _ := strings.Cut(rest, "\n## namespaces\n")
-	example := regexp.MustCompile("(?m)\\| `([^`|]+: [^`|]+)` \\|$")
+	text, namespaces, _ := strings.Cut(b.String(), "\n## namespaces\n")
+	example := regexp.MustCompile("(?m)(?:; |\\| )`([^`|]+: [^`|]+)`(?: \\|)?$")
 	count := 0
 	for _, part := range []struct{ text, around string }{
 		{text, "%s\n"},
-		{stores, "stores: {a: {%s}}\n"},
 		{namespaces, "stores: {billing: {upstream: 'redis://h'}}\nnamespaces: {'x:': {%s}}\n"},
 	} {
 		for _, m := range example.FindAllStringSubmatch(part.text, -1) {
 			count++
 			in := m[1]
-			switch {
-			case part.text == stores && !strings.HasPrefix(in, "upstream"):
-				in += ", upstream: 'redis://h'"
-			case strings.HasPrefix(in, "both"):
+			if strings.HasPrefix(in, "both") {
 				in += ", store: billing"
 			}
 			c, err := load(t, fmt.Sprintf(part.around, in), nil)
@@ -69,7 +64,7 @@ func TestTheReferencesExamples(t *testing.T) {
 			}
 		}
 	}
-	if want := len(config.Settings()) + 4 + 4; count != want {
+	if want := len(config.Settings()) + 4; count != want {
 		t.Errorf("%d examples, want %d", count, want)
 	}
 }
