@@ -69,6 +69,7 @@ test: deps build build-race $(CHAOS_JAVA)
 test-long: export LOCKSIDECAR_TEST_LONG = 1
 test-long: deps build build-race $(CHAOS_JAVA)
 	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -count=1 -timeout 60m ./...
+	cd daemon/admin/page/browser && $(GO) test -race -count=1 -timeout 20m ./...
 	$(MAKE) test-sim SEEDS=20000
 	$(MAKE) test-chaos CHAOS_FLAGS=-race
 

@@ -74,6 +74,8 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 		if c.AdminListen != "" {
 			fmt.Fprintf(m.Stderr, "Open this page in a browser to see locks, holders and stores: %s\n\n",
 				pageURL(c.AdminListen))
+		} else {
+			fmt.Fprintf(m.Stderr, "--admin-listen 127.0.0.1:9402 adds a page of locks, holders and stores.\n\n")
 		}
 		return
 	}
