@@ -25,8 +25,8 @@ type validityRow struct{ validity, interval string }
 const (
 	holdsTTL  = "the hold's ttl"
 	shorter   = "the shorter of both"
-	degraded  = "any, with the flag *degraded*"
-	twoStores = "two of these, as `redis+etcd`"
+	degraded  = "any, if the grant has the flag *degraded*"
+	twoStores = "two of these, such as `redis+etcd`"
 )
 
 var (
@@ -85,7 +85,7 @@ func checkDefaults(t *testing.T, table map[string]validityRow) {
 		}
 	}
 	for kind, r := range table {
-		want := "third of it"
+		want := "a third of it"
 		if constantCell.MatchString(r.validity) {
 			want = fmt.Sprintf("%.1f s", r.longest(t, 0, 0).Seconds()/3)
 		}
