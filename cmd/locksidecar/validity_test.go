@@ -24,7 +24,7 @@ type validityRow struct{ validity, interval string }
 
 const (
 	holdsTTL  = "the hold's ttl"
-	shorter   = "the shorter of both"
+	shorter   = "the shorter of the two"
 	degraded  = "any, if the grant has the flag *degraded*"
 	twoStores = "two of these, such as `redis+etcd`"
 )
