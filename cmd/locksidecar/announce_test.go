@@ -46,8 +46,8 @@ func isPage(t testing.TB, url string) {
 	}
 }
 
-// A daemon states its page's address when it begins to serve: in a sentence at a terminal, in the
-// field page of the event "serving" elsewhere.
+// A daemon states the address of its page when it begins to serve: in a sentence on a terminal, and
+// otherwise in the field page of the event "serving".
 func TestTheAddressOfThePageIsStatedAtTheStart(t *testing.T) {
 	const sentence = "Open this page in a browser to see locks, holders and stores: "
 	addr := freeAddr(t)
@@ -104,8 +104,8 @@ func TestPageURL(t *testing.T) {
 	}
 }
 
-// `systemctl reload` sends the signal that makes the daemon read its configuration again, and no
-// text says anything else. A takeover, which loses ZooKeeper's locks, has another command.
+// `systemctl reload` sends the signal that makes the daemon read its configuration again, and every
+// text says so. A takeover, which loses the locks in ZooKeeper, has another command.
 func TestTextsAgreeWithTheUnitOnReloads(t *testing.T) {
 	unit := slurp(t, "deploy/systemd/locksidecar.service")
 	found := regexp.MustCompile(`(?m)^ExecReload=/bin/kill -([A-Z0-9]+) \$MAINPID$`).FindAllStringSubmatch(unit, -1)
@@ -137,7 +137,7 @@ func TestTextsAgreeWithTheUnitOnReloads(t *testing.T) {
 		}
 	}
 
-	// The daemon does what they say.
+	// The daemon does what the texts say.
 	h := newHost(t, "--log-format", "json")
 	h.daemon.signal(map[string]syscall.Signal{"HUP": syscall.SIGHUP, "USR2": syscall.SIGUSR2}[reload])
 	eventually(t, "the daemon has read its configuration again", func() bool {

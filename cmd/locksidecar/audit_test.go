@@ -19,7 +19,7 @@ type line struct {
 	HoldMS                                        *float64 `json:"hold_ms"`
 }
 
-// events are those of the log, in their order.
+// events returns the events of the log, in their order.
 func (h *host) events() (all []line) {
 	h.t.Helper()
 	for text := range strings.Lines(h.daemon.err.String()) {
@@ -79,7 +79,7 @@ func TestTheAuditHasEveryLockAndSession(t *testing.T) {
 	}
 }
 
-// A reload turns the audit on and off, and a log that hides keys has none.
+// A reload turns the audit on and off. A log that hides keys also hides them in the audit.
 func TestTheAuditFollowsTheFileAndHidesKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	write := func(text string) {

@@ -24,7 +24,7 @@ func TestConfigurationsInDocumentsAreAccepted(t *testing.T) {
 		}
 		for _, m := range block.FindAllStringSubmatch(string(b), -1) {
 			if !field.MatchString(m[1]) {
-				continue // of another program
+				continue // a configuration of another program
 			}
 			found++
 			accepted(t, page, m[1])

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// stored is what `locks --store` lists: "KEY STORE WHOSE", in that order.
+// stored returns the rows of `locks --store` as "KEY STORE WHOSE", in that order.
 func (h *host) stored() (rows []string) {
 	h.t.Helper()
 	p := h.run("locks", "--store", "-o", "json")
@@ -29,8 +29,8 @@ func (h *host) stored() (rows []string) {
 }
 
 // While keys move between two stores, this daemon has each store open more than once. A lock is
-// listed once in each store that it is in, under that store's name, whether this host holds it or
-// another one.
+// listed once in each store that has it, under the name of that store. It does not matter which
+// host holds the lock.
 func TestLocksInTwoStoresAreListedOnceInEach(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	text := "upstream: '" + testserver.StartRedis(t).URL() + "'\n" +
@@ -53,7 +53,7 @@ func TestLocksInTwoStoresAreListedOnceInEach(t *testing.T) {
 		"x:o default other host", "x:o new other host",
 	}
 	var got []string
-	for range 200 { // the daemon is named in the stores a moment after its start
+	for range 200 { // the daemon registers in the stores a moment after its start
 		if got = first.stored(); slices.Equal(got, want) {
 			return
 		}
@@ -61,7 +61,7 @@ func TestLocksInTwoStoresAreListedOnceInEach(t *testing.T) {
 	t.Errorf("listed:\n%s\nand not\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 }
 
-// A reload that names a store anew, or reaches it in another way, moves no keys.
+// A reload that gives a store another name, or reaches it in another way, moves no keys.
 func TestReloadsThatMoveNoKeys(t *testing.T) {
 	here, there := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL()
 	text := func(upstream string) string { return "upstream: '" + upstream + "'\n" }

@@ -222,7 +222,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 }
 
-// explainFences shows which store decides fences. second is that of both.
+// explainFences shows which store decides fences. second is the plan of the store in both.
 func explainFences(line func(what, format string, a ...any), n *config.Namespace, second *plan) {
 	lifted := ""
 	if n.FenceEpoch > 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/conformance"
 )
 
-// exitFailed is conformance's when a scenario failed.
+// exitFailed is the exit code of conformance when a scenario failed.
 const exitFailed = 1
 
 func (m *Main) conformanceCommand() *cobra.Command {
@@ -56,7 +56,7 @@ The exit code is 0 if no scenario has failed, 1 if one has, and 64 on wrong usag
 		},
 	}
 	f := cmd.Flags()
-	f.SetInterspersed(false) // what follows the client is the client's
+	f.SetInterspersed(false) // the arguments after the client program belong to it
 	f.StringVar(&program, "client", "", "`CMD`, the client program; what follows are its arguments (after -- if they begin with a dash)")
 	f.StringArrayVar(&o.Only, "only", nil, "only the scenario with this `NAME`; may be given more than once")
 	f.BoolVar(&list, "list", false, "show the scenarios, and the sections of PROTOCOL.md that they are about")

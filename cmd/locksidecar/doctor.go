@@ -27,7 +27,7 @@ type finding struct {
 	Check string `json:"check"`
 	State string `json:"state"` // ok, warning or failed
 	Found string `json:"found"`
-	Do    string `json:"do,omitempty"` // what helps
+	Do    string `json:"do,omitempty"` // the advice
 }
 
 // doctor collects findings about this host's daemon.

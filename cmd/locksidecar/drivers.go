@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// drivers complete a plan by its URL. They connect to nothing.
+// drivers complete a plan from its URL. They connect to nothing.
 var drivers = map[config.Kind]func(*plan, *config.Config) error{
 	config.KindRedis:     planRedis,
 	config.KindRedlock:   planRedlock,
@@ -83,8 +83,8 @@ func planRedis(p *plan, _ *config.Config) error {
 	return nil
 }
 
-// planRedlock has nodes that restart wait out the longest TTL that anybody can
-// have, so that is bounded to twice the longest that the configuration names.
+// planRedlock makes a node that restarts wait for the longest TTL that any lock can have. So this
+// TTL is limited to twice the longest one in the configuration.
 func planRedlock(p *plan, c *config.Config) error {
 	cfg, err := redlock.Parse(p.url)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Exit codes. They are sysexits.h's where that has one.
+// Exit codes. They are the codes of sysexits.h where that has one.
 const (
 	exitOK          = 0
 	exitUsage       = 64
@@ -46,12 +46,12 @@ const exitCodesText = `Exit codes:
   128+n  ended by signal n; for lock: the command was, or lock while it waited
 `
 
-// exitCodesTopic is a help page without a command.
+// exitCodesTopic returns a help page without a command.
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText}
 }
 
-// exitError is the end of the program with an exit code and, optionally, an error to show.
+// exitError ends the program with an exit code and, optionally, an error message.
 type exitError struct {
 	code int
 	err  error
@@ -71,7 +71,7 @@ func exit(code int, format string, a ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, a...)}
 }
 
-// exitWith returns the end of the program with a code and without a message.
+// exitWith returns an exitError with a code and without a message.
 func exitWith(code int) error {
 	if code == exitOK {
 		return nil

@@ -36,7 +36,7 @@ type fleet struct {
 	// passed is set once another process continues with all stores, so that none may be closed.
 	// Guarded by mu.
 	passed bool
-	// the open stores that the configuration uses, by need.key; guarded by mu
+	// used has, by need.key, the open stores that the configuration uses. Guarded by mu.
 	used map[string]bool
 	keys map[string][]both.Keys // the keys that each pair covers, by need.key; guarded by mu
 }
@@ -46,8 +46,8 @@ func newFleet(log *zap.Logger) *fleet {
 		keys: make(map[string][]both.Keys)}
 }
 
-// use opens the stores that p needs and calls take with what the daemon is to serve. If either
-// fails, nothing has changed.
+// use opens the stores that p needs, and calls take with what the daemon is to serve. If either
+// fails, nothing changes.
 func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,18 +78,18 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	return nil
 }
 
-// coverage is the keys of a pair of stores.
+// coverage describes which keys a pair of stores has.
 type coverage struct {
 	keys []both.Keys
 	lazy bool // the daemon may start although one of the two stores cannot be reached
-	// later says that it does: the pair tells other hosts of its keys once the new store can be
-	// reached.
+	// later is true if the daemon does start without one of the stores. The pair then tells other
+	// hosts of its keys as soon as the new store can be reached.
 	later bool
 }
 
-// covered returns which keys each pair of stores has. It checks the epoch of keys that have
-// moved, and that what hosts have agreed on can be read, unless the daemon may start without the
-// pair. It changes nothing.
+// covered returns which keys each pair of stores has. It checks the epoch of keys that have moved.
+// It also checks that the rules on which the hosts have agreed can be read, unless the daemon may
+// start without the pair. It changes nothing.
 func (f *fleet) covered(
 	ctx context.Context, p *proposal, fresh map[string]opened,
 ) (covered map[string]coverage, err error) {
@@ -110,7 +110,7 @@ func (f *fleet) covered(
 			continue
 		}
 		r, read := rules[key]
-		// For a missing store it would take as long again to find out that it does not answer.
+		// For a missing store, another attempt would take as long to find that the store does not answer.
 		if !read && !fresh[key].missing {
 			short, cancel := context.WithTimeout(ctx, openBound)
 			// While a store is down, the daemon may start without it.
@@ -137,8 +137,8 @@ func (f *fleet) covered(
 	return covered, nil
 }
 
-// cover tells each pair of stores which keys it has. What it writes into a store stays there: a
-// later step should not be able to fail.
+// cover tells each pair of stores which keys it has. The rules that it writes into a store stay
+// there, so no later step should be able to fail.
 func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
 	for _, key := range slices.Sorted(maps.Keys(covered)) {
 		c := covered[key]
@@ -171,12 +171,12 @@ func (f *fleet) withPair(
 	return nil
 }
 
-// left is called when the daemon has ended its use of a store. It may have begun
-// a new one meanwhile.
+// left is called when the daemon no longer uses a store. The daemon may have begun to use the store
+// again meanwhile.
 func (f *fleet) left(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	// After several reloads it may leave twice; the first closes it.
+	// After several reloads, left may be called twice for the same store. The first call closes it.
 	if !f.used[key] && f.open[key] != nil {
 		f.closeLocked(key)
 	}
@@ -194,27 +194,26 @@ func (f *fleet) end() {
 	}
 }
 
-// need is one store that some namespace needs: one of the configuration's, or two
-// of them at once.
+// need is one store that a namespace needs: one store of the configuration, or a pair of them.
 type need struct {
-	name  string // to the daemon
+	name  string // for the daemon
 	key   string // the same for the same store, however often the configuration is read
 	plans []*plan
-	epoch uint64 // of two at once: what is said of fences goes into the store itself
-	lazy  bool   // some namespace can do without it for a while
+	epoch uint64 // fence_epoch of a pair, which raises its fences itself
+	lazy  bool   // a namespace can do without the store for a while
 }
 
-// opened says how a store was opened.
+// opened describes how a store was opened.
 type opened struct {
-	lazy    bool // the daemon may start without it
-	missing bool // it, or the new one of two, cannot be reached
+	lazy    bool // the daemon may start without the store
+	missing bool // the store, or the new one of a pair, cannot be reached
 }
 
 // proposal is a configuration that has been read and checked, but is not in use yet.
 type proposal struct {
 	conf  *config.Config
-	plans map[string]*plan // of every store, by name
-	needs []*need          // of the namespaces
+	plans map[string]*plan // plans of all stores, by name
+	needs []*need          // the needs of the namespaces
 }
 
 // load reads the configuration and plans its stores. It connects to nothing. Its error names
@@ -255,7 +254,7 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 		name, key, ps := storeOf(c, n, plans)
 		if err := checkFit(c, n, ps); err != nil &&
 			!slices.ContainsFunc(faults, func(e error) bool { return e.Error() == err.Error() }) {
-			// a setting of the top level has the same fault in many namespaces
+			// A setting of the top level can cause the same fault in many namespaces.
 			faults = append(faults, err)
 		}
 		i := slices.IndexFunc(needs, func(d *need) bool { return d.name == name })
@@ -334,18 +333,18 @@ func storeOf(
 	var names, keys []string
 	for _, p := range ps {
 		names = append(names, storeName(p.name))
-		// see planRedlock
+		// planRedlock explains why the TTL is a part of the key.
 		keys = append(keys, fmt.Sprint(p.name, "\x00", p.url, "\x00", int64(p.maxTTL)))
 	}
 	name = strings.Join(names, "+")
-	if n.Both != "" && n.FenceEpoch != 0 { // see need
+	if n.Both != "" && n.FenceEpoch != 0 { // see need.epoch
 		name += fmt.Sprint("@", n.FenceEpoch)
 	}
 	return name, strings.Join(append(keys, name), "\x00"), ps
 }
 
-// serving opens the stores that p needs and that are not open yet. It returns what the daemon is
-// to serve. fresh has those that it has opened, by their keys.
+// serving opens the stores that p needs and that are not open yet. It returns what the daemon is to
+// serve. fresh has the stores that it has opened, by their keys.
 func (f *fleet) serving(
 	ctx context.Context, p *proposal,
 ) (s daemon.Serving, fresh map[string]opened, err error) {
@@ -392,7 +391,7 @@ func (f *fleet) openStore(ctx context.Context, d *need, others bool) (is opened,
 				"stores, or in one again, takes a restart", name)
 		}
 	}
-	// With a parked state no other daemon serves meanwhile.
+	// While there is a parked state, no other daemon serves.
 	is.lazy = d.lazy || others || f.takeover != nil && f.takeover.Parked()
 	if f.used != nil && len(d.plans) > 1 {
 		is.lazy = false // a reload does not begin a move to a store that cannot be reached
@@ -422,7 +421,7 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 		return d.plans[0].opened(ctx, o)
 	}
 	successors, missing := both.Successors(o.successor), o.missing
-	// The new store can be told of the keys without the old one.
+	// The new store can be told of the keys without the old store.
 	o.successor, o.missing = successors[0], nil
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
@@ -467,7 +466,7 @@ func (f *fleet) closeLocked(key string) {
 }
 
 func namespace(n *config.Namespace, store string) engine.Namespace {
-	uids, _ := config.UIDs(n.Users) // checked
+	uids, _ := config.UIDs(n.Users) // check has found no fault in them
 	gids, _ := config.GIDs(n.Groups)
 	d := engine.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold,
@@ -481,7 +480,7 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 		d.Tenure, d.Pause = engine.DefaultTenure, engine.DefaultPause
 	}
 	if n.Both != "" {
-		d.FenceEpoch = 0 // the store itself minds it
+		d.FenceEpoch = 0 // a pair raises its fences itself
 	}
 	return d
 }

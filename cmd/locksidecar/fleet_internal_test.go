@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/both"
 )
 
-// silentStore has a note that nobody can read.
+// silentStore has a note that cannot be read.
 type silentStore struct {
 	upstream.Store
 	asked int
@@ -32,7 +32,7 @@ func (s *silentStore) SetNote(context.Context, []byte, int64) (bool, error) {
 	return false, upstream.ErrDown
 }
 
-// proposed is a configuration that has been read.
+// proposed returns a configuration that has been read.
 func proposed(t *testing.T, yaml string) *proposal {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
@@ -47,8 +47,8 @@ func proposed(t *testing.T, yaml string) *proposal {
 	return p
 }
 
-// A store that does not answer delays a start or a reload once, and not once for each namespace; if
-// it could not be opened, not once more.
+// A store that does not answer delays a start or a reload once, and not once for each namespace. If
+// the store could not be opened, it causes no second delay.
 func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	p := proposed(t, "namespaces:\n  'a:': {}\n  'b:': {}\n  'c:': {fence_epoch: 7}\n")
 	f, st := newFleet(zap.NewNop()), &silentStore{}
@@ -69,7 +69,7 @@ func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	}
 }
 
-// notedStore keeps a note, and its bases can be raised or not. It does nothing else.
+// notedStore keeps a note. Its bases can or cannot be raised. It does nothing else.
 type notedStore struct {
 	upstream.Store
 	rebase  bool
@@ -101,17 +101,17 @@ func (s *notedStore) SetNote(_ context.Context, text []byte, _ int64) (bool, err
 	return true, nil
 }
 
-// A configuration that is refused changes nothing in the stores: what hosts with two stores agree
-// on is written when nothing else can fail.
+// A configuration that is refused changes nothing in the stores. The rules on which hosts with two
+// stores agree are written when nothing else can fail.
 func TestARefusedConfigurationWritesNothingIntoAStore(t *testing.T) {
 	p := proposed(t, "upstream: redis://127.0.0.1:1\nstores:\n  n: {upstream: 'etcd://127.0.0.1:1'}\n  o: {upstream: 'etcd://127.0.0.1:2'}\n"+
 		"namespaces:\n  'a:': {both: n}\n  'b:': {both: o}\n")
 	refused := errors.New("refused")
 	for _, c := range []struct {
 		name    string
-		down    bool // the second pair's new store
+		down    bool // the new store of the second pair
 		take    func(daemon.Serving) error
-		written int // in the first one's
+		written int // to the store of the first pair
 	}{
 		{"the daemon refuses it", false, func(daemon.Serving) error { return refused }, 0},
 		{"another store cannot be read", true, func(s daemon.Serving) error { return s.Commit() }, 0},

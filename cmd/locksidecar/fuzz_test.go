@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// FuzzStoreURL: whatever stands there as a store's URL, with a password in it or beside it, it is
-// read or refused, and what people see of it has no password.
+// FuzzStoreURL checks that any store URL, with a password in it or in another field, is either read
+// or refused. What the program shows of it has no password.
 func FuzzStoreURL(f *testing.F) {
 	for _, scheme := range upstreams() {
 		f.Add(scheme+"//user:", "@host1,host2:7,[::1]/3?prefix=p&timeout=2s")
@@ -21,7 +21,7 @@ func FuzzStoreURL(f *testing.F) {
 	f.Add("etcd://u:", "@%41/a?lease=5s")
 	const secret = "hunter2-sesame"
 	f.Fuzz(func(t *testing.T, front, back string) {
-		// Where a URL has a password it is behind the user, and up to the last @ before a slash.
+		// A password in a URL follows the user's name and a colon, and ends at the last @ before a slash.
 		in := strings.HasSuffix(front, ":") && strings.Count(front, ":") == 2 &&
 			strings.Contains(front, "://") && strings.HasPrefix(back, "@") &&
 			!strings.ContainsAny(strings.SplitN(front, "://", 2)[1], "/?#@") &&

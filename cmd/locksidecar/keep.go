@@ -17,15 +17,14 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// The service manager keeps descriptors between a daemon that ends and the next one
-// (sd_notify(3), FDSTORE=1). Each has its own name, because the manager returns them in no
-// particular order.
+// The service manager keeps descriptors between a daemon that ends and the next one (sd_notify(3),
+// FDSTORE=1). Each descriptor has a name, because the manager returns them in no particular order.
 
 const keptPrefix = "locksidecar."
 
 func keptName(i int) string { return keptPrefix + strconv.Itoa(i) }
 
-// keptWithin is how long the manager may take to accept all of them.
+// keptWithin bounds the time that the manager may take to accept all descriptors.
 const keptWithin = 5 * time.Second
 
 // leave parks the daemon's state with the manager for the next process. If it returns false, the
@@ -37,8 +36,8 @@ func (s *server) leave() bool {
 	err := s.Park(func(files []int) error {
 		return s.toManager(func(c *net.UnixConn) error {
 			for i, fd := range files {
-				// FDPOLL=0: the manager must not drop a descriptor whose client has gone, because
-				// the next process needs all of them.
+				// FDPOLL=0: the manager must not drop the descriptor of a client that has gone, because the
+				// next process needs all descriptors.
 				state := "FDSTORE=1\nFDNAME=" + keptName(i) + "\nFDPOLL=0"
 				if err := sayWith(c, state, fd); err != nil {
 					return err
@@ -54,8 +53,8 @@ func (s *server) leave() bool {
 	return err == nil
 }
 
-// found returns the parked state of an earlier process; nil if there is none, or if it cannot be
-// used.
+// found returns the parked state of an earlier process. It returns nil if there is none, or if it
+// cannot be used.
 func (s *server) found(kept []*os.File) *takeover.State {
 	if len(kept) == 0 {
 		return nil
@@ -65,8 +64,8 @@ func (s *server) found(kept []*os.File) *takeover.State {
 		names = append(names, f.Name())
 	}
 	state, err := takeover.FindParked(kept)
-	// The manager must drop them first. A third process must not find them again, and the file
-	// locks among them last while any process has them open.
+	// The manager must drop the descriptors first. A third process must not find them again, and the
+	// file locks among them last while any process has them open.
 	gone := s.toManager(func(c *net.UnixConn) error {
 		for _, name := range names {
 			if _, err := c.Write([]byte("FDSTOREREMOVE=1\nFDNAME=" + name)); err != nil {
@@ -103,7 +102,8 @@ func (s *server) match(needs []*need) {
 	}
 }
 
-// giveUp discards a parked state that cannot be taken over, so that this process can serve anew.
+// giveUp discards a parked state that cannot be taken over, so that this process can serve without
+// it.
 func (s *server) giveUp(why error) {
 	s.fleet.takeover.Close()
 	s.fleet.takeover = nil
@@ -113,7 +113,7 @@ func (s *server) giveUp(why error) {
 }
 
 // toManager calls tell with a connection to the manager, and waits until the manager has read
-// everything.
+// everything that was sent.
 func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	at, _ := s.m.Env("NOTIFY_SOCKET")
 	nc, err := net.DialTimeout("unixgram", at, tellWithin)
@@ -148,7 +148,7 @@ func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	return nil
 }
 
-// sayWith sends a state and a descriptor to the manager. Package net cannot do that on a
+// sayWith sends a state and a descriptor to the manager. Package net cannot send a descriptor on a
 // connected socket.
 func sayWith(c *net.UnixConn, state string, fd int) error {
 	raw, err := c.SyscallConn()

@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// manager stands in for systemd, as far as it keeps descriptors.
+// manager imitates the part of systemd that keeps descriptors.
 type manager struct {
 	t    *testing.T
 	ear  *net.UnixConn
@@ -83,7 +83,7 @@ func (m *manager) take(state string, files []*os.File) {
 		m.kept[name].Close()
 		delete(m.kept, name)
 	}
-	for _, f := range files { // a barrier's
+	for _, f := range files { // the descriptor of a barrier
 		f.Close()
 	}
 }
@@ -94,7 +94,7 @@ func (m *manager) has() int {
 	return len(m.kept)
 }
 
-// drop forgets a descriptor, as a manager does that keeps only so many.
+// drop forgets a descriptor, as a manager does that has reached its limit.
 func (m *manager) drop(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -102,10 +102,10 @@ func (m *manager) drop(name string) {
 	delete(m.kept, name)
 }
 
-// start starts the daemon with all that is kept, in any order, and with a socket of its own if that
-// is not nil.
+// start starts the daemon with all kept descriptors, in any order. If socket is not nil, the daemon
+// also gets that.
 func (m *manager) start(h *host, socket *os.File) *proc {
-	m.mu.Lock() // so that none is closed before it has been passed on
+	m.mu.Lock() // so that no descriptor is closed before it has been passed
 	defer m.mu.Unlock()
 	var names []string
 	var files []*os.File
@@ -120,8 +120,8 @@ func (m *manager) start(h *host, socket *os.File) *proc {
 		len(files), strings.Join(names, ":")))
 }
 
-// A restart by a manager that keeps descriptors: nobody notices. What is not whole, or was taken
-// before, is not taken.
+// A manager that keeps descriptors restarts the daemon, and no client notices. A parked state that
+// is incomplete, or was taken before, is not taken.
 func TestKeptOverARestart(t *testing.T) {
 	h := bareHost(t)
 	ear := filepath.Join(h.dir, "n")
@@ -139,7 +139,7 @@ func TestKeptOverARestart(t *testing.T) {
 		if m.has() == 0 {
 			t.Fatal("nothing is left")
 		}
-		early := h.lock([]string{"-n"}, "true") // waits in the socket for a daemon
+		early := h.lock([]string{"-n"}, "true") // it waits in the socket's queue for a daemon
 		h.daemon = m.start(h, nil)
 		early.ends(75)
 		eventually(t, "the manager has nothing any more", func() bool { return m.has() == 0 })
@@ -160,7 +160,7 @@ func TestKeptOverARestart(t *testing.T) {
 	d.ends(0)
 }
 
-// keeping is a host whose manager keeps descriptors, with a daemon that has this configuration.
+// keeping returns a host whose manager keeps descriptors, and a daemon with this configuration.
 func keeping(t *testing.T, yaml string, socket func(*host) *os.File) (h *host,
 	m *manager, f *os.File) {
 	t.Helper()
@@ -184,7 +184,7 @@ func (h *host) configure(yaml string) {
 	}
 }
 
-// restarts ends the daemon and starts the next one with what it has left.
+// restarts ends the daemon, and starts the next one with the state that the first one has parked.
 func (m *manager) restarts(h *host, socket *os.File) {
 	m.t.Helper()
 	h.daemon.signal(syscall.SIGTERM)
@@ -197,9 +197,9 @@ func (m *manager) restarts(h *host, socket *os.File) {
 	eventually(m.t, "the manager has nothing any more", func() bool { return m.has() == 0 })
 }
 
-// The configuration file is edited, and the daemon is restarted without a reload. The next one
-// serves. Whatever is at stores that are the same goes on. The locks at the others are lost, and
-// their keys are free at the present store once nobody can believe in them.
+// The configuration file is edited, and the daemon is restarted without a reload. The next daemon
+// serves. Holds at stores that are the same continue. Holds at other stores are lost; their keys
+// become free at the present store once no client can rely on the holds.
 func TestKeptOverARestartWithOtherStores(t *testing.T) {
 	redis := func() string { return testserver.StartRedis(t).URL() + "?prefix=PREFIX" }
 	a, b, c := redis(), redis(), redis()
@@ -271,8 +271,8 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 	}
 }
 
-// restartsWithout has a program hold a lock, ends the daemon, and then a store by kill. The next
-// process serves, and the program still holds the lock.
+// restartsWithout has a program hold a lock, ends the daemon, and stops a store by calling kill.
+// The next process serves, and the program still holds the lock.
 func (h *host) restartsWithout(m *manager, kill func()) *proc {
 	h.t.Helper()
 	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
@@ -292,8 +292,8 @@ func (h *host) restartsWithout(m *manager, kill func()) *proc {
 	return p
 }
 
-// The only store is down when the next process starts. It serves all the same, and the locks
-// continue.
+// The only store is down when the next process starts. The process serves nevertheless, and the
+// holds continue.
 func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	redis := testserver.StartRedis(t)
 	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\n", nil)
@@ -303,8 +303,9 @@ func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	p.ends(79)
 }
 
-// All keys are in two stores, and the new one is down when the next process starts. It serves all
-// the same, the locks continue, and all of them can be taken once that store is up again.
+// All keys are in two stores, and the new store is down when the next process starts. The process
+// serves nevertheless, and the holds continue. All keys can be acquired once that store is up
+// again.
 func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	t.Parallel()
 	redis, etcd := testserver.StartRedis(t), testserver.StartEtcd(t)
@@ -323,7 +324,8 @@ func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	}
 }
 
-// A parked state that cannot be taken over: the next process closes it, says why, and serves anew.
+// If a parked state cannot be taken over, the next process closes it, logs the reason, and serves
+// without it.
 func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 	redis := testserver.StartRedis(t).URL() + "?prefix=PREFIX"
 	damaged := func(t *testing.T, h *host, m *manager) {
@@ -332,7 +334,7 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 		b := make([]byte, 1<<20)
 		f := m.kept[keptName(len(m.kept)-1)]
 		n, _ := f.ReadAt(b, 0)
-		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the snapshot, behind the head
+		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the snapshot, after the head
 		if n <= at {
 			t.Fatal("there is no snapshot")
 		}

@@ -15,14 +15,14 @@ type closing struct {
 
 func (c *closing) Close() error { c.n++; return nil }
 
-// A reload drops a store, a second one brings it back before it is closed, and a third one drops it
-// again. Then the daemon leaves it twice. (Close can take that long: it waits up to 5 s for each
-// request in flight.)
+// A reload drops a store, a second reload brings it back before it is closed, and a third one drops
+// it again. Then the daemon stops using it twice. (Close can take that long: it waits up to 5 s for
+// each request in flight.)
 func TestAStoreIsLeftTwice(t *testing.T) {
 	f := newFleet(zap.NewNop())
 	st := &closing{}
 	f.open["a"], f.needs["a"] = st, &need{key: "a"}
-	f.used = map[string]bool{} // after the third reload; both ends of the store come now
+	f.used = map[string]bool{} // after the third reload; the daemon now stops using the store twice
 	f.left("a")
 	defer func() {
 		if r := recover(); r != nil {

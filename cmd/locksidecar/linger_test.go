@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// A lock that is used again and again on one host stays with it, which its fences show:
-// they are of one base. It is let go when another host tries for it, or wants it.
+// A lock that is used again and again on one host lingers there: its fences have the same base. The
+// host releases it when another host tries to acquire it, or waits for it.
 func TestLocksLinger(t *testing.T) {
 	for _, c := range everyStore {
 		if slices.Contains([]string{"redlock", "redis-cluster", "redis-sentinel"}, c.name) {
-			continue // one cannot, and the others are redis
+			continue // Redlock cannot linger, and the others are like redis
 		}
 		t.Run(c.name, func(t *testing.T) {
 			url, _ := c.start(t)

@@ -23,7 +23,7 @@ const (
 	lostWarn = "warn"
 )
 
-// lockOptions is what the command line says.
+// lockOptions has the values of the command line.
 type lockOptions struct {
 	socket    string
 	noWait    bool
@@ -99,7 +99,7 @@ func (m *Main) lockCommand() *cobra.Command {
 		Short:   "Run a command under a lock",
 		Long:    lockLong,
 		Example: lockExample,
-		// Flags after -- belong to the command, and --help before it to lock.
+		// Flags after -- belong to the command, and --help before it belongs to lock.
 		DisableFlagsInUseLine: true,
 		Args:                  o.args,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -118,7 +118,7 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.BoolVarP(&o.noWait, "no-wait", "n", false, "do not wait: fail at once if the lock is taken")
 	f.VarP(durationFlag(&o.wait), "wait", "w",
 		"wait for the lock at most this `long`, as in 30s (default: no limit)")
-	f.Lookup("wait").DefValue = "" // without bound
+	f.Lookup("wait").DefValue = "" // no bound
 	f.BoolVarP(&o.shared, "shared", "s", false,
 		"acquire a shared lock: other clients may share it, but none may hold it exclusively")
 	f.VarP(&parsedFlag[uint32]{&o.permits, "int", parsePermits}, "permits", "c",
@@ -214,7 +214,7 @@ func (o *lockOptions) label() string {
 	return s
 }
 
-// parsedFlag is a flag whose value has a form of its own.
+// parsedFlag is a flag whose text is parsed by a function.
 type parsedFlag[T any] struct {
 	value *T
 	kind  string

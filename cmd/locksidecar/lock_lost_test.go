@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// state is the letter of a process's state in /proc; 0 when there is none.
+// state returns the letter of a process's state in /proc, or 0 if there is no such process.
 func state(pid int) byte {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
@@ -20,7 +20,7 @@ func state(pid int) byte {
 	return rest[0]
 }
 
-// The daemon dies: the connection is gone, and the lock with it.
+// When the daemon is killed, the connection ends, and the lock is lost with it.
 func TestLostWithTheDaemon(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
@@ -35,7 +35,7 @@ func TestLostWithTheDaemon(t *testing.T) {
 	}
 }
 
-// Of several keys one is enough, and it is named.
+// If one of several keys is lost, the lock is lost, and the message names that key.
 func TestLostOneOfSeveralInTheStore(t *testing.T) {
 	r := testserver.StartRedis(t)
 	h := newHost(t, "--upstream", r.URL())
@@ -54,7 +54,7 @@ func TestLostOneOfSeveralInTheStore(t *testing.T) {
 	}
 }
 
-// A frozen daemon says nothing, and silence is not validity.
+// A frozen daemon states no further validity, so the lock is lost.
 func TestLostToAFrozenDaemon(t *testing.T) {
 	h := newHost(t, "--upstream", testserver.StartRedis(t).URL())
 	p := h.lock([]string{"--ttl", "500ms"}, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
@@ -70,7 +70,7 @@ func TestLostToAFrozenDaemon(t *testing.T) {
 	}
 }
 
-// A frozen daemon does not hang those who try, either.
+// A program that tries to acquire a lock at a frozen daemon does not hang, either.
 func TestAFrozenDaemonIsAsGoodAsNone(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -85,8 +85,8 @@ func TestAFrozenDaemonIsAsGoodAsNone(t *testing.T) {
 	}
 }
 
-// The store no longer has our token: the daemon is told so when it renews, and
-// pushes the loss.
+// The store no longer has the token of the lease. The daemon learns that from a renewal, and pushes
+// the loss.
 func TestLostInTheStore(t *testing.T) {
 	r := testserver.StartRedis(t)
 	h := newHost(t, "--upstream", r.URL())
@@ -104,8 +104,8 @@ func TestLostInTheStore(t *testing.T) {
 	}
 }
 
-// A daemon that is told to end lets holders finish, says so, and after the drain
-// time ends what is left.
+// A daemon that is told to end lets holders finish, and tells them how long they have. After the
+// drain time it ends the remaining holds.
 func TestLostToAnEndingDaemon(t *testing.T) {
 	h := newHost(t, "--drain", "300ms")
 	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
@@ -129,7 +129,7 @@ func TestAHolderMayFinishWhileTheDaemonDrains(t *testing.T) {
 	waiter := h.lock(nil, "echo ran")
 	h.waitFor(1, 1)
 	h.daemon.signal(syscall.SIGTERM)
-	waiter.ends(69) // nothing new is granted
+	waiter.ends(69) // no acquire is granted any more
 	late := h.run("lock", "other", "--", "true")
 	late.ends(69)
 	health := h.run("health")
@@ -139,8 +139,8 @@ func TestAHolderMayFinishWhileTheDaemonDrains(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// A command that does not care about SIGTERM is killed after --kill-after, and so
-// is what it has started.
+// A command that ignores SIGTERM is killed after --kill-after, and so are the processes that it has
+// started.
 func TestKillAfter(t *testing.T) {
 	h := newHost(t)
 	p := h.lock([]string{"--kill-after", "50ms"}, `trap "" TERM
@@ -154,8 +154,8 @@ func TestKillAfter(t *testing.T) {
 	}
 }
 
-// The command goes at SIGTERM, but a grandchild that does not has until
-// --kill-after and no longer.
+// The command ends at SIGTERM. A grandchild that ignores it is killed after --kill-after, and not
+// later.
 func TestGrandchildrenGoToo(t *testing.T) {
 	h := newHost(t)
 	p := h.lock([]string{"--kill-after", "50ms"}, `
@@ -169,11 +169,11 @@ func TestGrandchildrenGoToo(t *testing.T) {
 	}
 }
 
-// A stopped command is continued to be told, and killed all the same.
+// A stopped command is continued, so that it gets SIGTERM, and is killed as well.
 func TestLostWhileTheCommandIsStopped(t *testing.T) {
 	h := newHost(t)
-	// Not a loop of commands: a shell that is just starting one may be blocked by the
-	// stopped child and is not stopped itself.
+	// The script is not a loop of commands: a shell that is just starting one may be blocked by the
+	// stopped child, and is not stopped itself.
 	p := h.lock(nil, "trap 'echo told; exit 0' TERM; sleep 1000 & echo $$; while :; do wait; done")
 	pid := p.number()
 	p.signal(syscall.SIGTSTP)
@@ -222,7 +222,7 @@ func TestQuietSaysNothingOfALoss(t *testing.T) {
 	}
 }
 
-// Two hosts' daemons on one Redis exclude each other.
+// The daemons of two hosts on one Redis exclude each other.
 func TestTwoHosts(t *testing.T) {
 	r := testserver.StartRedis(t)
 	a := newHost(t, "--upstream", r.URL())
@@ -240,7 +240,7 @@ func TestTwoHosts(t *testing.T) {
 	next.ends(0)
 }
 
-// A lease that the store cannot keep is wrong usage, of the daemon's too.
+// A TTL that the store cannot keep is wrong usage, for the daemon as well.
 func TestTooShortALease(t *testing.T) {
 	r := testserver.StartRedis(t)
 	h := newHost(t, "--upstream", r.URL())
@@ -256,7 +256,7 @@ func TestTooShortALease(t *testing.T) {
 	}
 }
 
-// The store goes away: who asks is told so in time.
+// When the store cannot be reached, a program that acquires a lock is told so in time.
 func TestNoStore(t *testing.T) {
 	r := testserver.StartRedis(t)
 	h := newHost(t, "--upstream", r.URL())
@@ -276,7 +276,7 @@ func TestNoStore(t *testing.T) {
 	}
 }
 
-// Many at once: never two inside, and every one has its turn.
+// Many programs run under one lock. No two run at the same time, and each of them gets its turn.
 func TestOneAtATime(t *testing.T) {
 	h := newHost(t)
 	const n = 12

@@ -16,8 +16,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// releaseTime is how long the release may take to be confirmed. The daemon goes
-// on with it all the same.
+// releaseTime bounds the wait for the confirmation of a release. The daemon continues the release
+// after that.
 const releaseTime = 10 * time.Second
 
 // job is one run of a command under a lock.
@@ -26,7 +26,7 @@ type job struct {
 	m      *Main
 	socket string
 	sigs   chan os.Signal
-	away   chan time.Duration // the daemon drains; room for one
+	away   chan time.Duration // set when the daemon drains; buffered for one
 	client *client.Client
 	holds  client.Holds
 }
@@ -38,8 +38,8 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	}
 	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64),
 		away: make(chan time.Duration, 1)}
-	// SIGUSR2 is meant for the daemon, whose process has the same name. It is dropped here, and the
-	// command never gets it.
+	// SIGUSR2 is meant for the daemon, which has the same process name. This process ignores the
+	// signal, and the command never gets it.
 	dropped := make(chan os.Signal, 1)
 	signal.Notify(dropped, syscall.SIGUSR2)
 	defer signal.Stop(dropped)
@@ -50,7 +50,7 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	}
 	defer j.client.Close()
 	select {
-	case sig := <-j.sigs: // came with the grant
+	case sig := <-j.sigs: // it arrived together with the grant
 		j.release(ctx)
 		return exitWith(signalCode(sig))
 	default:
@@ -71,8 +71,8 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	return exitWith(s.end.Code)
 }
 
-// listen receives signals, except those that this process was started to ignore: nohup applies to
-// the command, too.
+// listen receives signals, except those that this process was started to ignore. For example, nohup
+// also applies to the command.
 func (j *job) listen(sigs ...os.Signal) {
 	for _, s := range sigs {
 		if !signal.Ignored(s) {
@@ -124,7 +124,8 @@ func (j *job) ask(ctx context.Context) (err error) {
 		defer cancel()
 	}
 	began := time.Now()
-	if len(j.keys) == 1 { // its refusal has more details than that of an acquire-many
+	// the refusal of an acquire has more details than the refusal of an acquire-many
+	if len(j.keys) == 1 {
 		args.Key = j.keys[0]
 		var h *client.Hold
 		h, err = j.client.Lock(ctx, args)
@@ -135,7 +136,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 	if err == nil {
 		return nil
 	}
-	defer func() { // not earlier: notAcquired asks for the holders
+	defer func() { // not earlier, because notAcquired asks for the holders
 		j.client.Close()
 		j.client = nil
 	}()
@@ -154,7 +155,7 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 	}
 	name, left := j.refusedKey(err)
 	by := ""
-	// name may be several keys.
+	// The name of the refused key may also be a list of several keys.
 	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) {
 		by = heldBy(ctx, j.client, name, j.permits > 0)
 	}
@@ -208,7 +209,8 @@ func (j *job) start() (*run.Process, error) {
 	})
 }
 
-// environ returns env with the command's variables, and without those of an outer lock.
+// environ returns env with the variables for the command, and without the variables of an outer
+// lock.
 func (j *job) environ(env []string) []string {
 	env = slices.DeleteFunc(env, func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -218,7 +220,7 @@ func (j *job) environ(env []string) []string {
 	var fences []string
 	for _, h := range j.holds {
 		fence := h.Fence()
-		if fence == 0 { // degraded: there is none
+		if fence == 0 { // a degraded hold has no fence
 			return env
 		}
 		fences = append(fences, strconv.FormatUint(fence, 10))
@@ -226,8 +228,8 @@ func (j *job) environ(env []string) []string {
 	return append(env, "LOCKSIDECAR_FENCE="+strings.Join(fences, "\n"))
 }
 
-// release releases the lock, and prints a message if that is not confirmed. A signal ends the
-// wait for the store.
+// release releases the lock, and prints a message if the release is not confirmed. A signal ends
+// the wait for the store.
 func (j *job) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()

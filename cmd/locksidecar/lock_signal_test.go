@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Signals while it waits: the wait is withdrawn and the exit code says which.
+// A signal during the wait withdraws the acquire, and the exit code tells which signal it was.
 func TestASignalEndsTheWait(t *testing.T) {
 	h := newHost(t)
 	holder := h.lock(nil, "echo up; read x")
@@ -28,7 +28,7 @@ func TestASignalEndsTheWait(t *testing.T) {
 	h.waitFor(0, 0)
 }
 
-// A waiter that was killed outright leaves nothing behind either.
+// A waiter that is killed by SIGKILL leaves no acquire behind, either.
 func TestAKilledWaiterIsWithdrawn(t *testing.T) {
 	h := newHost(t)
 	holder := h.lock(nil, "echo up; read x")
@@ -60,7 +60,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 	h.waitFor(0, 0)
 }
 
-// Signals while the command runs are the command's, and its whole group's.
+// A signal that arrives while the command runs is passed to the command's whole group.
 func TestSignalsAreForwarded(t *testing.T) {
 	h := newHost(t)
 	for _, sig := range []string{"TERM", "INT", "HUP", "QUIT", "USR1"} {
@@ -81,8 +81,8 @@ var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.
 	"HUP":  syscall.SIGHUP,
 	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
 
-// SIGUSR2 makes a daemon start its successor. If it is sent to every process with the program's
-// name, it ends no job, whether the job runs or still waits for its lock.
+// SIGUSR2 makes a daemon start its successor. If the signal is sent to every process with the
+// program's name, it ends no job, whether the job runs or still waits for its lock.
 func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "echo up; read x; exit 0")
@@ -97,7 +97,7 @@ func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
 	h.waitFor(0, 0)
 }
 
-// A command that dies of the signal gives 128 + n.
+// If a signal n ends the command, the exit code is 128 + n.
 func TestTheCodeOfACommandThatDiesOfASignal(t *testing.T) {
 	h := newHost(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP,
@@ -110,7 +110,7 @@ func TestTheCodeOfACommandThatDiesOfASignal(t *testing.T) {
 	h.waitFor(0, 0)
 }
 
-// nohup means the command too.
+// nohup also applies to the command.
 func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
 	h := newHost(t)
 	p := launch(t, h.dir, h.env, "sh", "-c", `trap "" HUP; exec locksidecar lock k -- sh -c 'echo up; read x; echo on'`)
@@ -123,8 +123,8 @@ func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
 	p.ends(0)
 }
 
-// Stop and continue reach the command, and the lock stays held meanwhile. Without
-// a terminal we ourselves stay awake to watch over it.
+// Stop and continue signals reach the command, and the lock stays held meanwhile. Without a
+// terminal, lock itself is not stopped, so that it can watch the lock.
 func TestStopAndContinue(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "echo $$; read x; exit 6")
@@ -138,7 +138,7 @@ func TestStopAndContinue(t *testing.T) {
 	p.ends(6)
 }
 
-// Whatever happens to us, the command does not outlive us.
+// However lock ends, the command does not outlive it.
 func TestTheCommandDiesWithUs(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "echo $$; trap '' TERM INT HUP; while :; do sleep 0.01; done")

@@ -12,7 +12,7 @@ import (
 	"github.com/creack/pty"
 )
 
-// screen is a program at a terminal of its own, and what it has written there.
+// screen is a program on a terminal of its own, with all text that the program has written there.
 type screen struct {
 	t    *testing.T
 	tty  *os.File
@@ -85,7 +85,7 @@ func (s *screen) send(keys string) {
 	}
 }
 
-// expect waits until text comes behind what was expected before.
+// expect waits until text appears after the text that was expected before.
 func (s *screen) expect(text string) {
 	s.t.Helper()
 	eventually(s.t, "the screen shows "+text, func() bool {
@@ -99,7 +99,7 @@ func (s *screen) expect(text string) {
 	})
 }
 
-// shows says whether the text was ever there.
+// shows reports whether the text has ever been on the screen.
 func (s *screen) shows(text string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -150,7 +150,7 @@ func TestInterruptFromTheKeyboard(t *testing.T) {
 	s.send(ctrlC)
 	s.ends(130)
 
-	// While it waits, the key is ours.
+	// While lock waits, it reads the keys of the terminal.
 	holder := h.lock(nil, "echo up; read x; exit 0")
 	holder.line()
 	s = h.at("locksidecar", "lock", "k", "--", "true")
@@ -162,8 +162,7 @@ func TestInterruptFromTheKeyboard(t *testing.T) {
 	holder.ends(0)
 }
 
-// The key is pressed for the whole job: a script does not go on with its next
-// command.
+// The key applies to the whole job: a script does not continue with its next command.
 func TestInterruptEndsTheScriptToo(t *testing.T) {
 	h := newHost(t)
 	s := h.at("sh", "-c", `locksidecar lock k -- sh -c 'echo up; exec sleep 1000'; echo next`)
@@ -184,7 +183,7 @@ func TestStopAndForeground(t *testing.T) {
 	s.send(ctrlZ)
 	s.expect("Stopped")
 	s.expect("$ ")
-	h.waitFor(1, 0) // stopped is not given back
+	h.waitFor(1, 0) // a stopped command keeps its lock
 	s.send("echo al''ive\n")
 	s.expect("alive")
 	s.send("fg\n")
@@ -197,14 +196,14 @@ func TestStopAndForeground(t *testing.T) {
 	s.ends(0)
 }
 
-// In the background it runs without the terminal, until it asks for it.
+// In the background, the command runs without the terminal until it tries to read from it.
 func TestBackgroundAndForeground(t *testing.T) {
 	h := newHost(t)
 	s := h.shell()
 	s.send("locksidecar lock k -- sh -c 'echo u''p; read x; echo got $x; exit 4' &\n")
 	s.expect("up")
 	s.send("\n")
-	// bash says so when it shows its next prompt.
+	// bash reports the stop when it shows its next prompt.
 	eventually(t, "the job is stopped for input", func() bool {
 		s.send("jobs\n")
 		return s.shows("Stopped")
@@ -219,8 +218,8 @@ func TestBackgroundAndForeground(t *testing.T) {
 	s.ends(0)
 }
 
-// The others of a pipeline can use the terminal, a pager say; and the key still
-// reaches all.
+// The other processes of a pipeline, such as a pager, can use the terminal. The key still reaches
+// all processes.
 func TestPipeline(t *testing.T) {
 	h := newHost(t)
 	s := h.shell()
@@ -232,7 +231,7 @@ func TestPipeline(t *testing.T) {
 	s.expect("$ ")
 	h.waitFor(0, 0)
 
-	// And the command can when it asks.
+	// The command can also use the terminal when it tries to.
 	s.send("echo in''put | locksidecar lock k -- sh -c 'read x; read y </dev/tty; echo got $x $y; stty -echo </dev/tty; stty echo </dev/tty; echo do''ne'\n")
 	h.waitFor(1, 0)
 	s.send("word\n")
@@ -242,7 +241,7 @@ func TestPipeline(t *testing.T) {
 	s.ends(0)
 }
 
-// A command that is killed leaves the terminal as it was.
+// A command that is killed leaves the modes of the terminal as they were.
 func TestModesAreRestored(t *testing.T) {
 	h := newHost(t)
 	s := h.at("sh", "-c", `locksidecar lock k -- sh -c 'stty raw -echo; kill -KILL $$'; stty -a; echo end`)
@@ -253,8 +252,8 @@ func TestModesAreRestored(t *testing.T) {
 	}
 }
 
-// A stop of the whole job does not outlast the lock: what was lost meanwhile is
-// dealt with before the command goes on.
+// The whole job is stopped, and the lock is lost meanwhile. When the job is continued, lock handles
+// the loss before the command continues.
 func TestLostWhileTheJobIsStopped(t *testing.T) {
 	h := newHost(t)
 	s := h.shell()

@@ -17,12 +17,12 @@ type supervisor struct {
 	p      *run.Process
 	end    run.Event
 	lost   bool             // the lock is gone
-	ending bool             // the command is being ended for that
-	kill   <-chan time.Time // when it is killed; nil without --on-lost term
+	ending bool             // the command is being ended because of the loss
+	kill   <-chan time.Time // the time of SIGKILL; nil without --on-lost term
 }
 
-// supervise returns when the command has ended, and everything in its group too
-// if it was ended for a lost lock.
+// supervise returns when the command has ended. If the command was ended because of a lost lock,
+// supervise also waits for its group.
 func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 	s := &supervisor{job: j, p: p}
 	ctx, cancel := context.WithCancel(ctx)
@@ -145,7 +145,7 @@ func (s *supervisor) ended(ev run.Event) {
 	if !s.ending {
 		return
 	}
-	if s.kill == nil { // its time is over, or it has none
+	if s.kill == nil { // the time is over, or there is none
 		s.kill = time.After(0)
 	}
 	s.p.Drain(s.kill)

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// lockRow is one lock as -o json shows it. A fence has 63 bits, which readers
-// with double numbers cannot take: it is a string.
+// lockRow is one lock in the form of -o json. The fence is a string, because it has 63 bits, and
+// many programs read numbers as doubles.
 type lockRow struct {
 	Key     string `json:"key"`
 	Mode    string `json:"mode"`

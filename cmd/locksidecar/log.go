@@ -21,11 +21,11 @@ func (m *Main) console(c config.Log) bool {
 	return c.Format == "console" || c.Format == "auto" && run.IsTerminal(m.Stderr)
 }
 
-// logs are the outputs of the daemon. Nothing is sampled, because no line about a lock may be
+// logs has the outputs of the daemon. Nothing is sampled, because no line about a lock may be
 // missing.
 type logs struct {
 	main  *zap.Logger
-	raw   io.Writer // where main writes, for whole lines
+	raw   io.Writer // the writer that main writes to, for whole lines
 	level zap.AtomicLevel
 }
 
@@ -54,7 +54,7 @@ func (m *Main) encoder(c config.Log) zapcore.Encoder {
 func levelOf(c config.Log) zapcore.Level {
 	level, err := zapcore.ParseLevel(c.Level)
 	if err != nil {
-		level = zapcore.InfoLevel // the configuration lets no other word through
+		level = zapcore.InfoLevel // the configuration accepts no other word
 	}
 	return level
 }

@@ -16,17 +16,16 @@ import (
 )
 
 func main() {
-	// gRPC would write lines of plain text between those of our log. Its faults come back as errors
-	// of calls.
+	// gRPC would write lines of plain text into the log. Calls return its faults as errors.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	os.Exit(newMain().Run(context.Background()))
 }
 
 // Main is one run of the program.
 type Main struct {
-	Args                  []string // without the program's name
+	Args                  []string // without the name of the program
 	Env                   config.Env
-	Environ               []string // NAME=VALUE, to find misspelt names
+	Environ               []string // NAME=VALUE, to find misspelled names
 	Stdin, Stdout, Stderr *os.File
 }
 

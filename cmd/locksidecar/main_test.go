@@ -24,10 +24,10 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// TestMain puts this test binary on PATH as locksidecar, so that scripts and
-// tests run the real program.
+// TestMain puts this test binary on PATH as locksidecar, so that scripts and tests run the real
+// program.
 func TestMain(m *testing.M) {
-	// With the race detector every process of the program would end a second late.
+	// Otherwise every process of a program with the race detector would end a second late.
 	_ = os.Setenv(noRaceSleep[0], noRaceSleep[1])
 	testscript.Main(leakless{m}, map[string]func(){"locksidecar": main})
 }
@@ -37,8 +37,8 @@ var noRaceSleep = [2]string{"GORACE", "atexit_sleep_ms=0"}
 type leakless struct{ m *testing.M }
 
 func (l leakless) Run() int {
-	// What the tests start is to hear of signals, whether we have been started with nohup or in
-	// the background: those that are caught are not ignored by children.
+	// The processes that the tests start must get these signals, even if the test was started with
+	// nohup or in the background. A child does not ignore a signal that its parent catches.
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
 		if signal.Ignored(sig) {
 			signal.Notify(make(chan os.Signal, 1), sig)
@@ -52,7 +52,7 @@ func (l leakless) Run() int {
 	return code
 }
 
-// bound is far longer than anything here takes.
+// bound is much longer than anything here takes.
 const bound = 30 * time.Second
 
 // eventually waits for cond. The longer it has waited, the longer it pauses: some conditions start
@@ -74,12 +74,12 @@ type proc struct {
 	cmd  *exec.Cmd
 	in   io.WriteCloser
 	out  *bufio.Reader // standard output, line by line
-	pipe *os.File      // behind out
+	pipe *os.File      // the read end of out
 	err  *outBuffer
-	done chan struct{} // closed when it has been waited for
+	done chan struct{} // closed when wait has returned
 }
 
-// outBuffer is standard error, which may be read while it is written.
+// outBuffer reads standard error, which may still be written.
 type outBuffer struct{ file string }
 
 func (b *outBuffer) String() string {
@@ -87,14 +87,14 @@ func (b *outBuffer) String() string {
 	return string(s)
 }
 
-// launch starts a command in directory dir. It is killed at the end of the test
-// if it still runs.
+// launch starts a command in directory dir. If the command still runs at the end of the test, it is
+// killed.
 func launch(t testing.TB, dir string, env []string, args ...string) *proc {
 	t.Helper()
 	return launchWith(t, dir, env, nil, args...)
 }
 
-// launchWith is launch with files that the command has from descriptor 3 on.
+// launchWith is like launch. The command also gets files, as descriptors from 3 on.
 func launchWith(t testing.TB, dir string, env []string, files []*os.File, args ...string) *proc {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
@@ -140,7 +140,7 @@ func (p *proc) signal(sig syscall.Signal) {
 	}
 }
 
-// letGo ends a read of the command's.
+// letGo ends a read of the command.
 func (p *proc) letGo() {
 	p.t.Helper()
 	if _, err := io.WriteString(p.in, "\n"); err != nil {
@@ -148,7 +148,7 @@ func (p *proc) letGo() {
 	}
 }
 
-// line is the next line of standard output.
+// line returns the next line of standard output.
 func (p *proc) line() string {
 	p.t.Helper()
 	_ = p.pipe.SetReadDeadline(time.Now().Add(bound))
@@ -159,7 +159,7 @@ func (p *proc) line() string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-// rest is what standard output still has to say, until it is closed.
+// rest returns the remaining standard output, up to its end.
 func (p *proc) rest() string {
 	p.t.Helper()
 	_ = p.pipe.SetReadDeadline(time.Now().Add(bound))
@@ -180,8 +180,8 @@ func (p *proc) number() int {
 	return n
 }
 
-// ends waits for the end and checks the exit code, -1 being any; a death by a
-// signal n counts as 1000 + n.
+// ends waits for the end and checks the exit code; -1 accepts any code. The code of a process
+// that was ended by signal n is 1000 + n.
 func (p *proc) ends(code int) {
 	p.t.Helper()
 	select {
@@ -201,7 +201,7 @@ func exitCode(s *os.ProcessState) int {
 	return s.ExitCode()
 }
 
-// host is a daemon with its socket, and what runs beside it.
+// host is a daemon with its socket, and the processes beside it.
 type host struct {
 	t      testing.TB
 	dir    string
@@ -218,10 +218,10 @@ func newHost(t testing.TB, args ...string) *host {
 	return h
 }
 
-// bareHost is a host without a daemon.
+// bareHost returns a host without a daemon.
 func bareHost(t testing.TB) *host {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "ls") // a socket's path has to be short
+	dir, err := os.MkdirTemp("", "ls") // a socket needs a short path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,8 @@ func bareHost(t testing.TB) *host {
 	return h
 }
 
-// listens makes the host's socket in its place, as a manager does, to be passed on.
+// listens creates the host's socket at its path, as a manager does, so that it can be passed to a
+// daemon.
 func (h *host) listens() *os.File {
 	h.t.Helper()
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.socket, Net: "unix"})
@@ -254,7 +255,7 @@ func (h *host) serve(args ...string) {
 	h.ready()
 }
 
-// ready waits until the daemon is.
+// ready waits until the daemon is ready.
 func (h *host) ready() {
 	h.t.Helper()
 	eventually(h.t, "the daemon is ready", func() bool {
@@ -268,7 +269,7 @@ func (h *host) ready() {
 }
 
 // answers reports whether the daemon at socket and its store are ready, as the command health does.
-// It starts no process: most of the tests' processes would be such.
+// It starts no process, because most processes of the tests would be started only for that.
 func answers(ctx context.Context, socket string) bool { return look(ctx, socket, "test").Ready }
 
 // run starts the program with args.
@@ -283,7 +284,7 @@ func (h *host) lock(flags []string, script string) *proc {
 	return h.run(append(append([]string{"lock"}, flags...), "k", "--", "sh", "-c", script)...)
 }
 
-// holders and waiters of the lock k, as the daemon lists it.
+// holders returns the numbers of holders and waiters of the lock k, as the daemon lists it.
 func (h *host) holders() (holders, waiters uint64) {
 	h.t.Helper()
 	return h.holdersOf("k")
@@ -311,7 +312,7 @@ func (h *host) waitFor(holders, waiters uint64) {
 	})
 }
 
-// runs says whether a process is alive; the dead whom nobody has reaped are not.
+// runs reports whether a process is alive. A dead process that was not reaped is not.
 func runs(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false

@@ -33,8 +33,8 @@ func share(a, b []*plan) bool {
 	})
 }
 
-// refuseMoved fails if p takes a store away from a lock that is held there alone, although its
-// key is in that store and another one now: hosts on the other one could get it.
+// refuseMoved fails if p takes a store away from a lock that is held there alone, although its key
+// is now in that store and in another one. Hosts that use the other store could then get the lock.
 func (s *server) refuseMoved(p *proposal) error {
 	var first, store string
 	n, needs := 0, s.fleet.needsByStore()
@@ -60,7 +60,7 @@ func (s *server) refuseMoved(p *proposal) error {
 		"status` counts none", n, store, first)
 }
 
-// warnMoved says which locks are still held in a store that their keys have left.
+// warnMoved logs which locks are still held in a store that their keys have left.
 func (s *server) warnMoved() {
 	type way struct{ from, to *need }
 	count, needs := make(map[way]int), s.fleet.needsByStore()
@@ -86,14 +86,14 @@ func (s *server) warnMoved() {
 	}
 }
 
-// movedView is how many locks of this host are at a store that their keys have left.
+// movedView counts the locks of this host in a store that their keys have left.
 type movedView struct {
 	Store string `json:"store"`
 	Locks int64  `json:"locks"`
 }
 
-// askMoved reads, at the admin socket, which locks are at a store that their keys have left.
-// Without an answer Moved stays nil.
+// askMoved asks the admin socket which locks are in a store that their keys have left. Without an
+// answer, Moved stays nil.
 func (s *status) askMoved(ctx context.Context) {
 	c := newAdminClient(s.Socket)
 	defer c.Close()
@@ -110,7 +110,7 @@ func (s *status) askMoved(ctx context.Context) {
 	}
 }
 
-// movedText says the same in words.
+// movedText returns Moved in words.
 func (s *status) movedText() string {
 	switch {
 	case s.Moved == nil && s.movedErr != nil:

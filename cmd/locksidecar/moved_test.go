@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A lock that was taken before its key was in two stores: status, the metric and the log of each
-// reload say so until it is released.
+// A lock was acquired before its key was in two stores. Until it is released, the command status,
+// the metric and the log of each reload report it.
 func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: '" +
 		testserver.StartRedis(t).URL() + "'}\n"
@@ -69,7 +69,7 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 		t.Errorf("a lock in both stores counts as exposed:\n%s", log)
 	}
 
-	// Without both, locks are exposed.
+	// Without the field both, locks are exposed.
 	h.reloads(file, stores+"namespaces:\n  'm:': {store: a}\n", "reloaded", `"event":"store_changed"`)
 	exposed := h.run("lock", "m:exposed", "--", "sh", "-c", "echo up; read x; exit 0")
 	exposed.line()
@@ -83,8 +83,8 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// Two hosts move keys to etcd in four rollouts, one after the other. A step that is left out, or
-// that has another fence_epoch, is refused.
+// Two hosts move keys to etcd in four rollouts, one after the other. A reload that leaves out a
+// step, or has another fence_epoch, is refused.
 func TestAMoveToEtcd(t *testing.T) {
 	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() +
 		"'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
@@ -140,9 +140,9 @@ func TestAMoveToEtcd(t *testing.T) {
 	}
 }
 
-// Keys have moved to etcd, and the Redis that they were in is switched off too early: one host
-// still has a lock in both stores. The lock is released in etcd all the same, so that other hosts
-// get it, and then it is forgotten.
+// Keys have moved to etcd, and their earlier Redis is switched off too early, while one host still
+// has a lock in both stores. The lock is released in etcd nevertheless, so that other hosts get it,
+// and is then forgotten.
 func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
 	t.Parallel()
 	old := testserver.StartRedis(t)
@@ -186,7 +186,8 @@ func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
 	}
 }
 
-// A takeover between the rollouts of a move: the lock stays held, and fences go on rising.
+// A takeover happens between the rollouts of a move. The lock stays held, and fences continue to
+// rise.
 func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
 	yaml := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() +
 		"'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient +
@@ -218,8 +219,8 @@ func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// The counter of a Redis is lost, as by a failover, and a reload opens the Redis anew: alone, with
-// other time limits, or with both. The daemon has seen a larger fence, so its fences go on rising.
+// A Redis loses its counter, as in a failover, and a reload opens the Redis anew: alone, with other
+// time limits, or with both. The daemon has seen a larger fence, so its fences continue to rise.
 func TestFencesRiseIfAReloadMeetsAStoreThatHasLostItsCounter(t *testing.T) {
 	server := testserver.StartRedis(t)
 	url, etcd := server.URL(), testserver.StartEtcd(t).Addr()
@@ -260,7 +261,7 @@ func TestFencesRiseIfAReloadMeetsAStoreThatHasLostItsCounter(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// Keys move to another store at once. The store that they leave was ahead of the clock.
+// Keys move to another store in one step. The store that they leave was ahead of the clock.
 func TestFencesRiseWhenKeysMoveAtOnce(t *testing.T) {
 	a, b, etcd := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL(),
 		testserver.StartEtcd(t).Addr()
@@ -291,7 +292,7 @@ func TestFencesRiseWhenKeysMoveAtOnce(t *testing.T) {
 		}
 	}
 
-	// etcd decides its fences itself: they fall, and the log says which fence_epoch prevents that.
+	// etcd decides its fences itself. They fall, and the log states which fence_epoch prevents that.
 	h.reloads(file, yaml("store: c"), "reloaded", `"event":"fences_may_fall"`,
 		fmt.Sprintf(`"base":%d`, last>>10))
 	if n := locks(); n >= last {

@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// output returns what a command prints. The command has to end with that code.
+// output returns what a command prints. The command has to end with the exit code code.
 func (h *host) output(code int, args ...string) (out, err string) {
 	h.t.Helper()
 	p := h.run(args...)
@@ -69,8 +69,8 @@ func (h *host) htmlPage() map[string][]string {
 	return cells
 }
 
-// Every view of a host names the holder of a lock, its semaphore or its readers on another host,
-// and for how long that host has held it.
+// Every view of a host names the holder of a lock on another host, and for how long that host has
+// held it. The same is true of a semaphore, and of readers.
 func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 	server := testserver.StartRedis(t)
 	first := newHost(t, "--upstream", server.URL()+"?"+patient, "--host-name", "web-1")
@@ -80,10 +80,10 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		holder := first.lock(flags, "echo has it; read x; exit 0")
 		holder.line()
 		wants := flags
-		if len(flags) == 1 { // readers are held up by a writer alone
+		if len(flags) == 1 { // only a writer makes readers wait
 			wants = nil
 		}
-		eventually(t, "a refused try names the holder", func() bool { // once web-1 has registered
+		eventually(t, "a refused try names the holder", func() bool { // after web-1 has registered
 			_, said := second.output(exitTryAgain, append(append([]string{"lock", "-n"}, wants...), "k",
 				"--", "true")...)
 			return regexp.MustCompile(` held by web-1 for ` + since + `\b`).MatchString(said)
@@ -114,7 +114,8 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		waiter.ends(0)
 	}
 
-	// A forced unlock points to the host that has the lock, or the semaphore of its name.
+	// If the lock, or the semaphore of the same name, is on another host, a forced unlock names that
+	// host.
 	sem := first.lock([]string{"-c", "1"}, "echo has it; read x; exit 0")
 	sem.line()
 	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.Contains(said,
@@ -133,7 +134,7 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		p.ends(0)
 	}
 
-	// At a terminal of 80 columns, too.
+	// The holder is also shown on a terminal of 80 columns.
 	holder := first.lock(nil, "echo has it; read x; exit 0")
 	holder.line()
 	waiter := second.lock(nil, "true")

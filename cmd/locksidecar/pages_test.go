@@ -14,9 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// What operators read names nothing that does not exist: whatever stands there as code is a
-// field, a command, an event, a code or the like, or one of the names of others below.
-// (Metrics are daemon's TestDashboardAndAlertsNameMetricsThatExist.)
+// The pages for operators name only what exists. Each word in code style is a field, a command, an
+// event, a code or the like, or one of the names of other programs below.
+// (TestDashboardAndAlertsNameMetricsThatExist, in package daemon, checks metrics.)
 func TestPagesNameWhatThereIs(t *testing.T) {
 	known := knownWords(t)
 	alerts := slurp(t, "deploy/prometheus/locksidecar.rules.yaml")
@@ -59,7 +59,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 // adminsOwn has names that this test does not check: words of other programs, and examples.
 var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload",
 	"systemd-analyze security", "CPUQuota=", "MemoryMax=",
-	// labels of metrics, clients' names
+	// These are labels of metrics, and names in clients.
 	"instance", "namespace", "result", "renewals", "event", "lock_many", "acquire", "-w",
 	"systemctl status locksidecar", "journalctl -u locksidecar",
 	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz",
@@ -71,7 +71,7 @@ var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload
 
 // knownWords returns the fields, codes, events, paths and other names of the program.
 func knownWords(t *testing.T) map[string]bool {
-	// reasons that clients find out themselves
+	// These are reasons that only clients use.
 	known := map[string]bool{"connection": true, "silence": true}
 	add := func(pattern, text string) {
 		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)

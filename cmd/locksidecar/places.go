@@ -10,15 +10,16 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// seen is what this daemon has seen of a store's servers. A reload may open the same store anew:
-// with another password or time limit, or as one of two. Then the new connections continue from
-// it. So do those of a process that takes over.
+// seen is what this daemon has seen of the servers of a store. A reload may open the same store
+// anew: with another password or time limit, or as a part of a pair. The new connections then
+// continue from what was seen. The connections of a process that takes over continue from it, too.
 type seen struct {
-	fences *upstream.FenceClock // Redis, MySQL and PostgreSQL: the bases, and the clock
-	high   *atomic.Int64        // etcd and ZooKeeper: the highest revision or transaction id
+	fences *upstream.FenceClock // for Redis, MySQL and PostgreSQL: the bases and the clock
+	high   *atomic.Int64        // for etcd and ZooKeeper: the highest revision or transaction id
 }
 
-// places keeps seen by place. The zero value is ready to use; of nil nothing is kept.
+// places keeps the values of seen by place. The zero value is ready to use. A nil *places keeps
+// nothing.
 type places struct {
 	mu   sync.Mutex
 	seen map[string]*seen // guarded by mu
@@ -44,14 +45,14 @@ func (p *places) at(place string) *seen {
 
 // passedOn is what a successor is told of one place.
 type passedOn struct {
-	Fences string // of FenceClock.Leave
+	Fences string // the result of FenceClock.Leave
 	High   int64
 }
 
 // leave returns what a successor has to know before it opens the stores. It includes stores that
-// cannot be taken over: their locks are lost, but the successor must still notice a server that
-// has lost data. What this process sees later is not in it. The floors of the bases that it
-// grants meanwhile come with the locks.
+// cannot be taken over: their locks are lost, but the successor must still notice a server that has
+// lost data. It does not include what this process sees later. The floors of the bases that this
+// process grants meanwhile come with the locks.
 func (p *places) leave() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -59,11 +60,11 @@ func (p *places) leave() []byte {
 	for place, s := range p.seen {
 		all[place] = passedOn{Fences: string(s.fences.Leave()), High: s.high.Load()}
 	}
-	b, _ := json.Marshal(all) // never fails
+	b, _ := json.Marshal(all) // it cannot fail
 	return b
 }
 
-// arrive adopts what another process's leave returned. An empty state, as of older versions,
+// arrive adopts the result of another process's leave. An empty state, which older versions send,
 // changes nothing.
 func (p *places) arrive(b []byte) error {
 	if len(b) == 0 {

@@ -16,7 +16,7 @@ func TestASuccessorIsToldWhatWasSeenOfEachPlace(t *testing.T) {
 	if got := is.at("zookeeper").high.Load(); got != 77 {
 		t.Errorf("the highest transaction is %d", got)
 	}
-	is.at("zookeeper").high.Store(78) // later news stays
+	is.at("zookeeper").high.Store(78) // a newer value stays
 	if err := is.arrive(was.leave()); err != nil || is.at("zookeeper").high.Load() != 78 {
 		t.Errorf("%v, and the highest transaction is %d", err, is.at("zookeeper").high.Load())
 	}

@@ -9,15 +9,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A ZooKeeper that has lost its data is refused by the daemon that used it, and by a process that
-// takes over from that daemon. Its fences would fall.
+// A ZooKeeper that has lost its data is refused, because its fences would fall. The daemon that
+// used it refuses it, and so does a process that takes over from that daemon.
 func TestATakeoverKeepsTheTransactionIDsOfZooKeeper(t *testing.T) {
 	t.Parallel()
 	zk := testserver.StartZooKeeper(t)
 	args := []string{"--upstream", zk.URL() + "?session=" + lease, "--ttl", lease}
 	h := newHost(t, args...)
 	c := h.client(nil)
-	for i := range 500 { // transactions, far more than a session needs
+	for i := range 500 { // many more transactions than a store session needs
 		hold, err := c.Lock(t.Context(), client.AcquireArgs{Key: fmt.Sprint("k", i), Owner: 1,
 			Wait: client.Forever})
 		if err != nil {

@@ -12,9 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are
-// restarted wait for as much longer before they vote: two restarts give a lock that is held to no
-// second holder.
+// A reload may allow longer TTLs on Redlock. Afterwards locks can be acquired, and restarted nodes
+// wait for the longer TTL before they vote. So a lock that is held gets no second holder after two
+// restarts.
 func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	t.Parallel()
 	var nodes []*testserver.Redis
@@ -34,7 +34,8 @@ func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	a, b := newHost(t, "--config", file), newHost(t, "--config", file)
 	a.reloads(file, conf("4s"), "reloaded")
 	b.reloads(file, conf("4s"), "reloaded")
-	eventually(t, "the nodes vote", func() bool { // for the longer TTL they may be too young
+	// for the longer TTL, the nodes may have started too recently
+	eventually(t, "the nodes vote", func() bool {
 		p := b.run("lock", "-n", "x:k", "--", "true")
 		<-p.done
 		return exitCode(p.cmd.ProcessState) == 0
@@ -45,7 +46,7 @@ func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	}
 	defer c.Close()
 	var hold *client.Hold
-	// its store may be down for a moment more
+	// Its store may be down for another moment.
 	eventually(t, "the first host has the lock", func() bool {
 		hold, err = c.Lock(t.Context(), client.AcquireArgs{Key: "x:k", Owner: 1, Wait: -1,
 			TTL: 8 * time.Second, Fixed: true})

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// reloads writes the configuration, has the daemon read it, and waits for it to
-// say so with the event and the words.
+// reloads writes the configuration, makes the daemon read it, and waits until the daemon logs the
+// event with the words.
 func (h *host) reloads(file, yaml, event string, words ...string) {
 	h.t.Helper()
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
@@ -41,7 +41,7 @@ func TestReload(t *testing.T) {
 	p := h.lock(nil, "echo up; read x; exit 0")
 	p.line()
 
-	// With faults nothing changes, and the log says what they are.
+	// A file with faults changes nothing, and the log names the faults.
 	h.reloads(file, "max_wait: 1\n", "reload_refused", "needs a unit")
 	h.reloads(file, "upstream: redis://127.0.0.1:1\n", "reload_refused", "connection refused")
 	h.reloads(file, "socket_mode: 0600\n", "reload_refused", "changing it to", "takes a restart")
@@ -50,7 +50,7 @@ func TestReload(t *testing.T) {
 		t.Fatalf("%d holders", n)
 	}
 
-	// A new store, with what is new in the same file; what is held stays.
+	// The file adds a store, and changes other fields. Holds stay.
 	h.reloads(file, "stores:\n  eu: {upstream: '"+server.URL()+
 		"'}\nnamespaces:\n  a: {store: eu, ttl: 5s}\nlog: {level: debug}\n", "reloaded")
 	a := h.run("lock", "a", "--", "sh", "-c", "echo up; read x; exit 0")
@@ -70,7 +70,8 @@ func TestReload(t *testing.T) {
 	}
 	stored.ends(0)
 
-	// Back to one store: the other is left once what is held there is given back.
+	// The file has only one store again. The daemon stops using the other store once its holds are
+	// released.
 	h.reloads(file, "", "reloaded", "store_changed")
 	a.letGo()
 	a.ends(0)

@@ -15,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestScripts runs testdata/script: the command line as people see it.
+// TestScripts runs the scripts in testdata/script, which use the command line as people do.
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: filepath.Join("testdata", "script"),
@@ -31,7 +31,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// exits CODE CMD…: run CMD, which ends with CODE.
+// exits CODE CMD… runs CMD, which must end with CODE.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits CODE CMD…")
@@ -56,17 +56,17 @@ type background struct {
 	done chan struct{}
 }
 
-// daemons has the *background of each script, by its directory.
+// daemons has the *background of each script, by the script's directory.
 var daemons sync.Map
 
-// daemon [ARG…]: run serve with ARGs in the background until the end of the
-// script or stop-daemon, and wait until it is ready.
+// daemon [ARG…] runs serve with ARGs in the background, until the end of the script or stop-daemon,
+// and waits until the daemon is ready.
 func startDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	cmd := exec.Command("locksidecar", append([]string{"serve"}, args...)...)
 	cmd.Dir = ts.Getenv("WORK")
 	socket := ts.Getenv("LOCKSIDECAR_SOCKET")
 	cmd.Env = append(cmd.Environ(), "LOCKSIDECAR_SOCKET="+socket)
-	var log bytes.Buffer // read when the daemon has ended
+	var log bytes.Buffer // it is read when the daemon has ended
 	cmd.Stderr = &log
 	ts.Check(cmd.Start())
 	done := make(chan struct{})
@@ -82,7 +82,7 @@ func startDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// stop-daemon CODE: SIGTERM, and it ends with CODE.
+// stop-daemon CODE sends SIGTERM to the daemon, which must end with CODE.
 func stopDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	v, ok := daemons.Load(ts.Getenv("WORK"))
 	if !ok || len(args) != 1 {

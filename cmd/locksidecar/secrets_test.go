@@ -19,16 +19,16 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// secrets are what must not be seen, by the place where each stands.
+// secrets has the texts that must not be shown, by the place where each one is configured.
 type secrets map[string]string
 
-// at makes the secret of a place.
+// at creates the secret of a place.
 func (s secrets) at(place string) string {
 	s[place] = "sesame+" + place + "/Zq7"
 	return s[place]
 }
 
-// in says which of them a text shows, in whatever writing.
+// in returns the places whose secrets a text shows, in any encoding.
 func (s secrets) in(text string) (places []string) {
 	for place, secret := range s {
 		for _, form := range []string{secret, url.QueryEscape(secret), url.PathEscape(secret),
@@ -44,8 +44,9 @@ func (s secrets) in(text string) (places []string) {
 	return places
 }
 
-// gossip is a server that answers every line by an error with all that it has been told, as a Redis
-// too old for a command does with the command's arguments.
+// gossip starts a server that answers every line with an error, which repeats everything that the
+// server has been sent. A Redis that is too old for a command repeats the command's arguments in
+// this way.
 func gossip(t *testing.T) (addr string) {
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -81,9 +82,9 @@ func gossip(t *testing.T) (addr string) {
 	return ln.Addr().String()
 }
 
-// Secrets stand in every place where one can, stores are there, are not there, refuse us, and
-// repeat what they are told: no secret is logged, printed, counted or shown, nor in the files that
-// the daemon writes.
+// There is a secret in every place that can have one. Some stores exist, some do not, some refuse
+// the daemon, and some repeat what they are sent. No secret is logged, printed, counted or shown,
+// and none is in a file that the daemon writes.
 func TestNoSecretIsEverShown(t *testing.T) {
 	t.Parallel()
 	s := make(secrets)
@@ -97,8 +98,8 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	}
 	good := testserver.StartRedis(t, "--requirepass", s.at("good"))
 	echo, nobody, esc := gossip(t), "127.0.0.1:1", url.QueryEscape
-	// Each kind of store with its secrets: somewhere that repeats them, or refuses them, and where
-	// nobody is.
+	// Each kind of store has its secrets. Its URL names a server that repeats or refuses them, or an
+	// address without a server.
 	stores := func(addr, other string) map[string]string {
 		s := func(place string) string { return s.at(place + "-" + other) }
 		return map[string]string{
@@ -122,7 +123,7 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	config := "admin_listen: 127.0.0.1:0\nlog: {level: debug, audit: true}\noutage: local\noutage_after: 100ms\nstores:\n"
 	namespaces := "namespaces:\n"
 	gone := stores(nobody, "gone")
-	// they are tried for long
+	// The daemon tries these stores for a long time.
 	for _, slow := range []string{"cluster", "redlock", "etcd", "keeper", "tls"} {
 		delete(gone, slow)
 	}
@@ -257,7 +258,7 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	}
 }
 
-// serveFor is serve where not all stores are there.
+// serveFor runs serve when not all stores exist.
 func (h *host) serveFor(t *testing.T, args ...string) {
 	t.Helper()
 	h.daemon = h.run(append([]string{"serve"}, args...)...)

@@ -114,15 +114,15 @@ type server struct {
 	*daemon.Daemon
 	m     *Main
 	conf  *config.Config
-	plans map[string]*plan          // of the stores of conf
-	again func() (*proposal, error) // reads the configuration
+	plans map[string]*plan          // plans of the stores in conf
+	again func() (*proposal, error) // reads the configuration again
 	fleet *fleet
 	log   *zap.Logger
 	level zap.AtomicLevel
 }
 
-// serve runs the daemon until a signal or the end of ctx. Everything is ended in
-// the reverse order of its start.
+// serve runs the daemon until a signal or the end of ctx. Everything ends in the reverse order of
+// its start.
 func (m *Main) serve(
 	ctx context.Context, p *proposal, takeOver bool, again func() (*proposal, error),
 ) error {
@@ -192,9 +192,9 @@ func (m *Main) serve(
 	return s.drive(ctx, sig, first)
 }
 
-// drive serves until the first signal to end. That cancels a reload in progress and drains; the
-// second signal ends the drain at once. first is the first signal if it came during the start,
-// else nil.
+// drive serves until the first signal to end, which cancels a reload in progress and starts the
+// drain. The second signal ends the drain at once. first is the first signal to end if it arrived
+// during the start, and otherwise nil.
 func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
@@ -209,7 +209,7 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	}()
 	defer func() { rest(); <-rested }()
 	var cut os.Signal
-	var idle <-chan struct{} // rested, after the first signal to end; else nil
+	var idle <-chan struct{} // the channel rested after the first signal to end; nil before
 	told := func(sig os.Signal) {
 		s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
 		s.End()
@@ -269,9 +269,9 @@ func (s *server) reload(ctx context.Context) {
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
 }
 
-// read reads the configuration and the files that it names. One of them may be a pipe, or on a
-// file system that does not answer. So read returns when ctx ends, and leaves behind the
-// goroutine that reads.
+// read reads the configuration and the files that it names. One of them may be a pipe, or on a file
+// system that does not answer. So read returns when ctx ends, even if the goroutine that reads is
+// still blocked.
 func (s *server) read(ctx context.Context) (*proposal, error) {
 	type outcome struct {
 		*proposal
@@ -318,7 +318,7 @@ func (s *server) change(ctx context.Context, p *proposal) error {
 	return nil
 }
 
-// warnMoves says which keys go to another store without a store that they are in before and after.
+// warnMoves logs which keys go to another store without a step in which they are in both stores.
 func (s *server) warnMoves(p *proposal) {
 	told := make(map[string]bool)
 	for _, n := range append(p.conf.AllNamespaces(), s.conf.AllNamespaces()...) {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// A daemon with nothing held ends at the first signal, cleanly.
+// A daemon without holds ends cleanly at the first signal.
 func TestServeEndsAtASignal(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		h := newHost(t)
@@ -22,8 +22,8 @@ func TestServeEndsAtASignal(t *testing.T) {
 	}
 }
 
-// While holders drain, a second signal ends it at once. The lock stays closed
-// until what was said of it is over; here the next daemon waits for that.
+// While holders drain, a second signal ends the daemon at once. The lock stays closed until the
+// stated validity is over. Here the next daemon waits for that.
 func TestASecondSignalIsImmediate(t *testing.T) {
 	h := newHost(t, "--drain", "10m")
 	p := h.lock([]string{"--on-lost", "warn"}, "echo up; read x; exit 0")
@@ -36,7 +36,7 @@ func TestASecondSignalIsImmediate(t *testing.T) {
 	p.ends(0)
 }
 
-// The log is JSON, one object a line, and begins with where the socket is.
+// The log is JSON with one object per line. Its first line states the path of the socket.
 func TestTheLogIsJSON(t *testing.T) {
 	h := newHost(t)
 	h.daemon.signal(syscall.SIGTERM)
@@ -56,7 +56,7 @@ func TestTheLogIsJSON(t *testing.T) {
 	}
 }
 
-// At a terminal people are told what to try, and it works as it stands.
+// On a terminal, the daemon suggests commands, and they work as they are printed.
 func TestWhatToTry(t *testing.T) {
 	dir, err := os.MkdirTemp("", "ls")
 	if err != nil {
@@ -88,7 +88,7 @@ func TestWhatToTry(t *testing.T) {
 	s.ends(0)
 }
 
-// Of two that start at the same moment on the same socket exactly one serves.
+// Of two daemons that start at the same moment on the same socket, exactly one serves.
 func TestOnlyOneServes(t *testing.T) {
 	h := newHost(t)
 	h.daemon.signal(syscall.SIGTERM)
@@ -120,8 +120,8 @@ func TestOnlyOneServes(t *testing.T) {
 	}
 }
 
-// Killed outright, its socket and its files are taken over by the next one, and
-// fences go on.
+// After a daemon was killed, the next one uses its socket and its files, and fences continue to
+// rise.
 func TestTakeOverAfterAKill(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

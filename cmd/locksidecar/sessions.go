@@ -13,7 +13,7 @@ import (
 
 func (m *Main) sessionsCommand() *cobra.Command {
 	l := &listing[engine.ViewSession]{
-		// All that can be had: names are compared here.
+		// The query asks for all sessions, because the names are compared here.
 		query: func(string) engine.ViewQuery { return engine.ViewQuery{Limit: engine.MaxViewRows} },
 		rows: func(v *engine.View, prefix string) ([]engine.ViewSession, bool) {
 			others := func(s engine.ViewSession) bool { return !strings.HasPrefix(s.Client, prefix) }

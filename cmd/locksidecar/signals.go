@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// daemonSignals receives the daemon's signals. Each kind has its own channel, so that no signal
-// to end gets lost. Several SIGHUPs during a reload cause one more reload; the same holds for
-// SIGUSR2 and successors.
+// daemonSignals receives the daemon's signals. Each kind has its own channel, so that no signal to
+// end gets lost. Several SIGHUPs during a reload cause one more reload. In the same way, several
+// SIGUSR2s cause one more successor.
 type daemonSignals struct {
 	end       chan os.Signal // SIGTERM, SIGINT: the first drains, the second ends at once
 	reload    chan os.Signal // SIGHUP

@@ -12,15 +12,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The limits of the released program, and of an idle daemon. Private memory is all that is not
-// backed by the program's file: the kernel cannot drop it.
+// The limits of the released program, and of an idle daemon. Private memory is all memory that the
+// program's file does not back, so that the kernel cannot drop it.
 const (
 	maxProgram  = 22 << 20
 	maxResident = 20 << 20
 	maxPrivate  = 7 << 20
 )
 
-// program returns the program as make build and the packages build it.
+// program returns the path of the program as built by make build and by the packages.
 func program(t *testing.T) string {
 	t.Helper()
 	if path := os.Getenv("LOCKSIDECAR_BIN"); path != "" {
@@ -33,7 +33,7 @@ func program(t *testing.T) string {
 	return path
 }
 
-// memory returns a figure of a process in bytes.
+// memory returns one figure of a process's memory, in bytes.
 func memory(t *testing.T, pid int, name string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

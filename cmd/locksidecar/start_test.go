@@ -22,7 +22,7 @@ func loading(t testing.TB) (addr string) {
 	admin, done := srv.Admin(), make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = admin.Do(context.Background(), "DEBUG", "RELOAD", "NOSAVE").Err() // ends with the server
+		_ = admin.Do(context.Background(), "DEBUG", "RELOAD", "NOSAVE").Err() // it ends with the server
 	}()
 	t.Cleanup(func() { srv.Kill(); <-done })
 	eventually(t, "it loads", func() bool {
@@ -32,8 +32,8 @@ func loading(t testing.TB) (addr string) {
 	return srv.Addr()
 }
 
-// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts
-// without it where it can, and a reload can add it.
+// A Redis that does not answer, or is still loading, counts as unreachable. If possible, the daemon
+// starts without it, and a reload can add it.
 func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	t.Parallel()
 	mute, _ := silent(t)
@@ -68,7 +68,7 @@ func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	}
 }
 
-// A server that answers and refuses the daemon means a faulty configuration.
+// If a server answers and refuses the daemon, the configuration is faulty.
 func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	srv := testserver.StartRedis(t, "--requirepass", "right")
 	h := bareHost(t)
@@ -80,8 +80,8 @@ func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	}
 }
 
-// Moving the keys of the embedded store takes a restart: a reload that would open that store twice
-// is refused.
+// Keys leave the embedded store only with a restart. A reload that would open that store twice is
+// refused.
 func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	stores := "stores:\n  r: {upstream: '" + srv.URL() + "'}\n"
@@ -100,8 +100,8 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	h.run("lock", "k", "--", "true").ends(0)
 }
 
-// startsWithoutAStoreOfAPair starts a daemon with a file of this text, in which keys x: are in two
-// stores, one of which is down. The daemon is taken over once.
+// startsWithoutAStoreOfAPair starts a daemon with a file of this text, in which the keys x: are in
+// two stores, one of which is down. Another process takes over from the daemon once.
 func startsWithoutAStoreOfAPair(t *testing.T, text string) (h *host, file string) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "c.yaml")
@@ -127,8 +127,8 @@ func (h *host) pairWorks() {
 	})
 }
 
-// A daemon starts without one of two stores that a namespace needs at once, as without any other
-// store. A reload does not begin such a move.
+// A daemon starts although one store of a pair is down, as it does without any other store. A
+// reload does not begin such a move.
 func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	up, down := testserver.StartRedis(t), testserver.StartRedis(t)
 	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" +
@@ -144,8 +144,8 @@ func TestAPairWithAStoreThatIsDown(t *testing.T) {
 }
 
 // The new store of a pair, which has to be told of the pair's keys, is down when a daemon starts or
-// takes over. The daemon tells it before the first lock is granted. A reload that changes nothing
-// about these keys does not need the store either.
+// takes over. The daemon tells the store before it grants the first lock. A reload that changes
+// nothing about these keys does not need the store, either.
 func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	t.Parallel()
 	up, down := testserver.StartRedis(t), testserver.StartEtcd(t)
@@ -171,8 +171,9 @@ func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	h.reloads(file, moving+"  'y:': {store: old, both: new}\n", "reload_refused")
 }
 
-// The old store of a pair is down when a daemon starts. The daemon tells the new one of the pair's
-// keys all the same: a host that would use the new store alone must not start meanwhile.
+// The old store of a pair is down when a daemon starts. The daemon tells the new store of the
+// pair's keys nevertheless, because a host that would use the new store alone must not start
+// meanwhile.
 func TestAPairWhoseOldStoreIsDownTellsTheNewOneOfItsKeys(t *testing.T) {
 	t.Parallel()
 	down, up := testserver.StartRedis(t), testserver.StartEtcd(t)
@@ -197,7 +198,7 @@ func TestAPairWhoseOldStoreIsDownTellsTheNewOneOfItsKeys(t *testing.T) {
 	}
 }
 
-// TLS to a port without it, and an admin port that is in use, are named.
+// The message names the fault if TLS is used on a port without it, or an admin port is in use.
 func TestAPortOfTheWrongKind(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := bareHost(t).run("serve", "--upstream", "rediss://"+srv.Addr())
@@ -215,7 +216,7 @@ func TestAPortOfTheWrongKind(t *testing.T) {
 		strings.Contains(log, "socket cannot be made") {
 		t.Errorf("an admin port in use: %s", log)
 	}
-	h.serve() // nothing is left of the one that did not start
+	h.serve() // the daemon that did not start has left nothing behind
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
 }

@@ -33,8 +33,8 @@ type status struct {
 	Limits    *limitsView `json:"limits,omitempty"`
 	Watch     string      `json:"watch,omitempty"`
 	Moved     []movedView `json:"moved"` // null if not known
-	movedErr  error       // why
-	err       error       // Error's
+	movedErr  error       // why Moved is not known
+	err       error       // the error of Error
 }
 
 type storeView struct {

@@ -29,12 +29,13 @@ type plan struct {
 	kind config.Kind
 	// place is the same for two stores that have the same locks, even if their addresses differ.
 	place string
-	where string                 // for people
-	check func(key string) error // whether a lock can have that name there; nil if any can
+	where string // description for people
+	// checks that a lock can have that name in the store; nil if every name is possible
+	check func(key string) error
 	// there describes a lock's entry in the store, for people; nil if it has none.
 	there  func(key string) string
 	scope  string
-	maxTTL time.Duration // the longest TTL that makes sense there; 0 for no bound
+	maxTTL time.Duration // the longest TTL that the store supports; 0 for no bound
 	can    abilities
 	safety string
 	// open waits until the store is reached and has passed its checks, unless it is lazy.
@@ -55,7 +56,7 @@ type opening struct {
 	lazy bool
 	// missing is set to true if the store was opened lazily. It may be nil.
 	missing   *bool
-	successor *upstream.Successor // not nil: to continue with another process' leases
+	successor *upstream.Successor // not nil to continue with another process's leases
 	seen      *places
 }
 
@@ -94,7 +95,7 @@ func place(kind config.Kind, servers []string, names ...any) string {
 	return fmt.Sprintf("%s %q %#v", kind, slices.Sorted(slices.Values(servers)), names)
 }
 
-// openBound is how long a store may take to be reached at the start. A server that accepts
+// openBound bounds the time in which a store must be reached at the start. A server that accepts
 // connections and does not answer counts as unreachable.
 const openBound = 10 * time.Second
 
@@ -130,14 +131,15 @@ func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	return s, nil
 }
 
-// unreachable reports whether no server has answered, as opposed to a server that must not be used.
+// unreachable reports whether no server has answered. It is false for a server that has answered
+// and must not be used.
 func unreachable(err error) bool {
 	_, dialled := errors.AsType[*net.OpError](err)
 	return dialled || errors.Is(err, upstream.ErrDown) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// openEmbedded opens the embedded store. Only one daemon may have its state file open at a time.
-// That is longer than the daemon has the socket, so the file has its own lock.
+// openEmbedded opens the embedded store. Only one daemon may have its state file open at a time. A
+// daemon keeps the file open for longer than the socket, so the file has its own lock.
 func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, exit(exitCannotMake, "make the socket's directory: %w", elsewhere(err))
@@ -160,8 +162,8 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	return &lockedStore{s, lock}, nil
 }
 
-// elsewhere adds to an error about a place where this process may not write that --socket names
-// another one.
+// elsewhere adds advice to an error about a path where this process may not write: --socket can
+// name another path.
 func elsewhere(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w; use --socket to name a socket in a directory where you may write",
@@ -181,7 +183,7 @@ func (s *lockedStore) Close() error {
 	return s.Store.Close()
 }
 
-// endTime is how long a daemon that is ending may still have its files.
+// endTime bounds how long a daemon that is ending may keep its files.
 const endTime = 3 * time.Second
 
 // lockState locks the state file for this process. It waits for a daemon that is ending, but not
@@ -219,7 +221,7 @@ func served(socket string) bool {
 
 // listenExit gives an error of daemon.Listen its exit code.
 func listenExit(err error) error {
-	if e, ok := errors.AsType[*exitError](err); ok { // of Commit
+	if e, ok := errors.AsType[*exitError](err); ok { // an error of Commit
 		return e
 	}
 	switch {

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// storedLock is one lock as a store knows it, as -o json shows it.
+// storedLock is one lock in a store, in the form of -o json.
 type storedLock struct {
 	Key     string `json:"key"`
 	Store   string `json:"store"`

@@ -19,11 +19,11 @@ const (
 	leaseTime = 6 * time.Second
 )
 
-// patient is how long stores may take to answer, for such a machine's sake.
+// patient is how long stores may take to answer on such a machine.
 const patient = "timeout=30s"
 
-// everyStore is each kind of store: how to name a fresh one, whose leases end after lease, and what
-// a single server of it answers at.
+// everyStore has each kind of store. start returns the URL of a fresh store whose leases end after
+// lease, and the address of its server if it has only one.
 var everyStore = []struct {
 	name   string
 	scheme string
@@ -52,7 +52,7 @@ var everyStore = []struct {
 				return up >= 8
 			})
 		}
-		// half of the lease is the most
+		// A timeout may be at most half of the lease.
 		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=" + lease + "&timeout=2500ms", ""
 	}},
 	{"etcd", "etcd://%s", func(t testing.TB) (string, string) {
@@ -61,7 +61,8 @@ var everyStore = []struct {
 	}},
 	{"zookeeper", "zookeeper://%s", func(t testing.TB) (string, string) {
 		s := testserver.StartZooKeeper(t)
-		return s.URL() + "?session=" + lease + "&timeout=3s", s.Addr() // half of the session is the most
+		// half of the session is the maximum
+		return s.URL() + "?session=" + lease + "&timeout=3s", s.Addr()
 	}},
 	{"mysql", "mysql://root@%s/locks", func(t testing.TB) (string, string) {
 		s := testserver.StartMariaDB(t)
@@ -103,8 +104,8 @@ func namesHolder(t *testing.T, first, second *host) {
 	}
 }
 
-// Two hosts on every kind of store: they exclude each other, hand over in order,
-// with rising fences, and when one of them dies the other gets its locks.
+// Two hosts use the same store, of every kind. They exclude each other, and get the lock in order
+// of arrival, with rising fences. When one of them dies, the other gets its locks.
 func TestEveryStore(t *testing.T) {
 	for _, c := range everyStore {
 		t.Run(c.name, func(t *testing.T) {
@@ -147,8 +148,8 @@ func TestEveryStore(t *testing.T) {
 	}
 }
 
-// A server of another kind than the URL says: told at the start, in words, and
-// soon.
+// If the server is of another kind than the URL says, the daemon reports that in words, at the
+// start and soon.
 func TestServersOfTheWrongKind(t *testing.T) {
 	addrs := map[string]string{}
 	for _, c := range everyStore {
@@ -177,8 +178,8 @@ func TestServersOfTheWrongKind(t *testing.T) {
 	}
 }
 
-// A daemon that may decide alone starts without its store, and says so; one that
-// may not does not.
+// A daemon that may decide alone starts without its store, and reports that. Another daemon does
+// not start.
 func TestStartWithoutTheStore(t *testing.T) {
 	for _, c := range everyStore {
 		t.Run(c.name, func(t *testing.T) {
@@ -191,7 +192,8 @@ func TestStartWithoutTheStore(t *testing.T) {
 			t.Cleanup(func() { os.RemoveAll(dir) })
 			h := &host{t: t, dir: dir, socket: dir + "/s.sock",
 				env: []string{"LOCKSIDECAR_SOCKET=" + dir + "/s.sock"}}
-			h.daemon = h.run("serve", "--upstream", url, "--outage", "local") // not ready, but serving
+			// it serves, but it is not ready
+			h.daemon = h.run("serve", "--upstream", url, "--outage", "local")
 			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
 			p := h.lock([]string{"-w", "20s"}, "echo ${LOCKSIDECAR_FENCE:-none}")
 			if f := p.line(); f != "none" {

@@ -14,11 +14,11 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// This file has the messages between the daemon and the service manager that has started it:
-// systemd, or another program that sets NOTIFY_SOCKET, WATCHDOG_USEC and LISTEN_FDS.
+// This file exchanges messages with the service manager that has started the daemon: systemd, or
+// another program that sets NOTIFY_SOCKET, WATCHDOG_USEC and LISTEN_FDS.
 
-// activated returns the socket that the manager has made, nil if it has made none, and the
-// descriptors that an earlier process has left with it.
+// activated returns the socket that the manager has created, or nil if there is none. It also
+// returns the descriptors that an earlier process has parked with the manager.
 func activated(c *config.Config) (found *net.UnixListener, kept []*os.File, err error) {
 	sockets, kept := split(activation.Files(true))
 	for _, f := range sockets {

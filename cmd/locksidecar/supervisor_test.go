@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// newEar listens where a manager would. What it returns waits for a word that begins so, and says
-// how that goes on.
+// newEar listens where a manager would. It returns a function that waits for a message with the
+// prefix what, and returns the rest of that message.
 func newEar(t *testing.T, path string) func(what string) (rest string) {
 	t.Helper()
 	ear, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
@@ -35,8 +35,8 @@ func newEar(t *testing.T, path string) func(what string) (rest string) {
 	}
 }
 
-// A manager that wants to know hears of readiness, of each reload and of the end, and its
-// watchdog is fed.
+// The daemon notifies a manager that asks for it: when it is ready, at each reload, at the end, and
+// for its watchdog.
 func TestTheManagerIsToldWhatGoesOn(t *testing.T) {
 	at := filepath.Join(t.TempDir(), "n")
 	hears := newEar(t, at)
@@ -59,8 +59,8 @@ func TestTheManagerIsToldWhatGoesOn(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// A socket that the manager has made is served, and left where it is: whoever connects
-// between two daemons waits for the second.
+// A daemon serves a socket that the manager has created, and leaves it in place. A client that
+// connects between two daemons waits for the second one.
 func TestTheManagersSocketOutlivesTheDaemon(t *testing.T) {
 	h := bareHost(t)
 	f := h.listens()
@@ -69,7 +69,7 @@ func TestTheManagersSocketOutlivesTheDaemon(t *testing.T) {
 			"LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve")
 	}
 	for range 2 {
-		early := h.run("lock", "k", "--", "true") // before there is a daemon
+		early := h.run("lock", "k", "--", "true") // before a daemon runs
 		d := serve()
 		early.ends(0)
 		d.signal(syscall.SIGTERM)

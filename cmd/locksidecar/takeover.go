@@ -19,13 +19,13 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// This file has both sides of a takeover: a daemon that takes over from another, and one that
-// starts its successor.
+// This file has both sides of a takeover: the daemon that takes over from another, and the daemon
+// that starts its successor.
 
-// claimTime is how long the daemon that serves may take to answer.
+// claimTime bounds how long the serving daemon may take to answer.
 const claimTime = 10 * time.Second
 
-// claim asks the daemon that serves for a takeover. Without one there is nothing to take over.
+// claim asks the serving daemon for a takeover. If no daemon serves, there is nothing to take over.
 func (s *server) claim(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
@@ -51,7 +51,7 @@ func (s *server) claim(ctx context.Context) error {
 	return nil
 }
 
-// arrive adopts what the other process has seen of its stores, before they are opened.
+// arrive adopts what the other process has seen of its stores, before the stores are opened.
 func (s *server) arrive() error {
 	e := s.fleet.takeover
 	if e == nil {
@@ -64,15 +64,15 @@ func (s *server) arrive() error {
 	return err
 }
 
-// inherit makes the daemon that replaces the other one.
+// inherit creates the daemon that replaces the other one.
 func (s *server) inherit(cfg daemon.Config) (err error) {
 	state := s.fleet.takeover
 	if s.Daemon, err = daemon.Inherit(state, cfg); err != nil {
-		if errors.Is(err, takeover.ErrParked) { // see giveUp
+		if errors.Is(err, takeover.ErrParked) { // the comment of giveUp explains this
 			return err
 		}
 		s.fleet.takeover = nil
-		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
+		if e, ok := errors.AsType[*exitError](err); ok { // an error of Commit
 			return e
 		}
 		state.Close() // so that the other process does not wait
@@ -116,7 +116,7 @@ func (s *server) tellMain(pid int) { s.tell(fmt.Sprintf("MAINPID=%d", pid)) }
 // callSuccessor starts the installed program, which may be another version, to take over.
 func (s *server) callSuccessor() {
 	err := func() error {
-		self, err := os.Executable() // the path, where another version may be by now
+		self, err := os.Executable() // the path may have another version by now
 		if err != nil {
 			return err
 		}

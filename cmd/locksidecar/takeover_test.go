@@ -23,8 +23,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// takenOver has another process take over from the host's daemon. On a machine that is so busy that
-// it would have stood still for more than a tenth of the TTL it goes on, and another one is tried.
+// takenOver makes another process take over from the host's daemon. On a busy machine, clients
+// might have to wait for more than a tenth of the TTL. The takeover then fails, the daemon
+// continues, and takenOver tries again.
 func (h *host) takenOver(args ...string) {
 	h.t.Helper()
 	old := h.daemon
@@ -47,8 +48,9 @@ func (h *host) takenOver(args ...string) {
 	}
 }
 
-// On every kind of store a lock that is held stays held, renewed by the process that has taken
-// over, and goes to who waits for it, here first; but in ZooKeeper it is lost, and its holder told.
+// On every kind of store except ZooKeeper, a lock stays held over a takeover. The new process
+// renews it, and grants it to the next waiter, first to one on this host. In ZooKeeper the lock is
+// lost, and its holder is told.
 func TestTakeoverOnEveryStore(t *testing.T) {
 	stores := append([]struct {
 		name   string
@@ -81,7 +83,7 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 				return
 			}
 			if c.name != "embedded" {
-				busy := second.lock([]string{"-w", "7s"}, "true") // longer than a lease that nobody renews
+				busy := second.lock([]string{"-w", "7s"}, "true") // longer than a lease that is not renewed
 				busy.ends(75)
 			}
 			p.letGo()
@@ -111,8 +113,9 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 	}
 }
 
-// load is clients that lock and release, each its own key and all of them one. Nothing may fail and
-// nothing be lost until stop, which says how often they did.
+// load starts clients that acquire and release locks: each client a key of its own, and all clients
+// one common key. No request may fail and no hold may be lost until stop is called. stop returns
+// the number of turns.
 func (h *host) load(clients int) (stop func() int64) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -149,13 +152,13 @@ func (h *host) client(lost func(client.Lost)) *client.Client {
 	return c
 }
 
-// Ten upgrades one after the other, with many locks held and clients at work: no client hears of
-// it.
+// Ten takeovers happen one after the other, with many locks held and clients at work. No client
+// notices.
 func TestTenTakeoversUnderLoad(t *testing.T) {
 	const sessions = 40
 	held := storetest.Rounds(5_000, 20_000)
 	server := testserver.StartRedis(t)
-	// 5 s to stand still: under the race detector all of it is slow
+	// The pause may take 5 s, because everything is slow under the race detector.
 	args := []string{"--upstream", server.URL() + "?" + patient, "--ttl", "5m"}
 	h := newHost(t, args...)
 	lost := func(l client.Lost) { t.Errorf("%s is lost: %v", l.Key, l.Reason) }
@@ -200,8 +203,8 @@ func TestTenTakeoversUnderLoad(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// Either process may be killed at any moment of a takeover: never do two serve, and while one does
-// the lock that it knows is held by one only.
+// Either process may be killed at any moment of a takeover. Two processes never serve at the same
+// time. While one of them serves, the lock that it knows has only one holder.
 func TestKilledWhileTakingOver(t *testing.T) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
@@ -217,7 +220,7 @@ func TestKilledWhileTakingOver(t *testing.T) {
 		if round%2 == 1 {
 			victim, other = successor, old
 		}
-		// the process has to start first
+		// The process has to start first.
 		wait := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond)
 		select {
 		case <-wait.C:
@@ -225,11 +228,12 @@ func TestKilledWhileTakingOver(t *testing.T) {
 		}
 		_ = victim.cmd.Process.Kill()
 		<-victim.done
-		// The other one serves, or has ended as well; then whoever comes next does.
+		// The other process serves, or has ended as well. In the second case, the next process serves.
 		probe := h.run("lock", "-w", "1ms", "k", "--", "true")
 		<-probe.done
 		switch code := exitCode(probe.cmd.ProcessState); code {
-		case 75: // it serves, and k is held; or it has started afresh and waits out what was stated
+		// it serves, and k is held; or it has started anew and waits for the validity stated earlier
+		case 75:
 			if c.Err() != nil && !strings.Contains(successor.err.String(), "takeover_nobody") {
 				t.Errorf("round %d: k is held, and its session has ended", round)
 			}
@@ -238,11 +242,11 @@ func TestKilledWhileTakingOver(t *testing.T) {
 				t.Errorf("round %d: somebody serves, and it is neither", round)
 			default:
 			}
-		case 0: // it has started afresh
+		case 0: // it has started anew
 			if c.Err() == nil {
 				t.Errorf("round %d: two hold k", round)
 			}
-		case 69: // nobody serves
+		case 69: // no process serves
 		default:
 			t.Errorf("round %d: exit code %d: %s", round, code, probe.err)
 		}
@@ -252,7 +256,7 @@ func TestKilledWhileTakingOver(t *testing.T) {
 	}
 }
 
-// A manager hears which process is the daemon; its socket stays where it is when that ends.
+// A manager is told which process is the daemon. Its socket stays in place when that process ends.
 func TestSuccessorUnderAManager(t *testing.T) {
 	h := bareHost(t)
 	ear := filepath.Join(h.dir, "n")
@@ -294,9 +298,9 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	}
 }
 
-// A successor opens a store that does not answer, and meanwhile the daemon is told to end, is
-// killed, or gets a configuration without that store. The successor ends, and says what has become
-// of the daemon.
+// A successor opens a store that does not answer. Meanwhile the daemon is told to end, is killed,
+// or gets a configuration without that store. The successor ends, and reports the state of the
+// daemon.
 func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 	for _, c := range []struct {
 		name, says string
@@ -332,7 +336,8 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 			yaml := "stores: {s: {upstream: 'redis://" + ln.Addr().String() +
 				"'}, e: {upstream: 'memory:'}}\nnamespaces: {'x:': {store: s}}\n"
 			if c.says == "which continues to serve" {
-				yaml = strings.Replace(yaml, "'x:'", "'': {store: e}, 'x:'", 1) // the daemon's store is missing
+				// without the store of the daemon
+				yaml = strings.Replace(yaml, "'x:'", "'': {store: e}, 'x:'", 1)
 			}
 			if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 				t.Fatal(err)
@@ -357,7 +362,7 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 	}
 }
 
-// A takeover closes the admin listener that the successor's configuration does not have, and opens
+// A takeover closes an admin listener that the successor's configuration does not have, and opens
 // the one that it has.
 func TestTakeoverWithAnotherAdminListener(t *testing.T) {
 	var addrs [2]string

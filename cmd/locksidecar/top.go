@@ -22,13 +22,13 @@ import (
 // minInterval is the shortest time between two views.
 const minInterval = 100 * time.Millisecond
 
-// topOptions is what the command line says.
+// topOptions has the values of the command line.
 type topOptions struct {
 	socket   string
 	interval time.Duration
 	sort     string
 	reverse  bool
-	rounds   int // 0: without end
+	rounds   int // 0 for no limit
 	prefix   string
 }
 
@@ -139,13 +139,13 @@ func (m *Main) topRounds(ctx context.Context, o *topOptions, c *adminClient, t *
 	}
 }
 
-// answer is a view, or why there is none.
+// answer is a view, or the reason why there is none.
 type answer struct {
 	view *engine.View
 	err  error
 }
 
-// topLoop is top on a screen.
+// topLoop runs top on a screen.
 type topLoop struct {
 	m        *Main
 	client   *adminClient
@@ -160,7 +160,7 @@ type topLoop struct {
 	wg      sync.WaitGroup
 }
 
-// escapeTime is how long after an escape the rest of a key may come.
+// escapeTime bounds how long after an escape the rest of a key may arrive.
 const escapeTime = 50 * time.Millisecond
 
 func (l *topLoop) run(ctx context.Context) error {

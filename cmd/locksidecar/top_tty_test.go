@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// console is a program at a terminal whose screen can be looked at.
+// console is a program on a terminal whose screen a test can read.
 type console struct {
 	t           *testing.T
 	master, tty *os.File
@@ -26,7 +26,7 @@ type console struct {
 	screen *vt.Terminal // guarded by mu
 }
 
-// console starts a program at a terminal of w columns and h lines.
+// console starts a program on a terminal of width columns and height lines.
 func (h *host) console(width, height uint16, env []string, args ...string) *console {
 	t := h.t.(*testing.T)
 	t.Helper()
@@ -75,7 +75,7 @@ func (h *host) console(width, height uint16, env []string, args ...string) *cons
 	return c
 }
 
-// top starts locksidecar top, which looks again only when it has to.
+// top starts locksidecar top, which refreshes its display only when it has to.
 func (h *host) top(width, height uint16, args ...string) *console {
 	return h.console(width, height, nil, append([]string{"locksidecar", "top", "--interval", "1h"},
 		args...)...)
@@ -127,7 +127,7 @@ func (c *console) resize(w, h uint16) {
 	}
 }
 
-// modes are the terminal's.
+// modes returns the modes of the terminal.
 func (c *console) modes() string {
 	c.t.Helper()
 	cmd := exec.Command("stty", "-g")
@@ -139,7 +139,7 @@ func (c *console) modes() string {
 	return string(out)
 }
 
-// ends waits for the end, and checks that the terminal is what it was.
+// ends waits for the end, and checks that the terminal is as it was before.
 func (c *console) ends(code int, modes string) {
 	c.t.Helper()
 	(&proc{t: c.t, cmd: c.cmd, done: c.done, err: &outBuffer{}}).ends(code)
@@ -159,7 +159,7 @@ func (c *console) isLeft(modes string) {
 	eventually(c.t, "the terminal has its modes back", func() bool { return c.modes() == modes })
 }
 
-// cookedModes are those of a terminal that nobody has changed.
+// cookedModes returns the modes of an unchanged terminal.
 func cookedModes(t *testing.T) string {
 	t.Helper()
 	master, tty, err := pty.Open()
@@ -171,7 +171,7 @@ func cookedModes(t *testing.T) string {
 	return (&console{t: t, tty: tty}).modes()
 }
 
-// as connects a client that calls itself name and acquires keys.
+// as connects a client with this name, which acquires keys.
 func (h *host) as(name string, keys ...string) *client.Client {
 	h.t.Helper()
 	c, err := client.Dial(h.t.Context(), h.socket, client.Options{Name: name})
@@ -241,7 +241,7 @@ func TestTopFollowsTheSizeOfTheScreen(t *testing.T) {
 	c.ends(0, modes)
 }
 
-// What clients call themselves is shown, and never carried out.
+// The name of a client is shown, and never interpreted by the terminal.
 func TestNamesOfClientsAreNoCommandsToTheTerminal(t *testing.T) {
 	h := newHost(t)
 	modes := cookedModes(t)
@@ -271,7 +271,7 @@ func TestTopWaitsForTheDaemon(t *testing.T) {
 	c.sees("sessions 1", "billing")
 	h.daemon.signal(syscall.SIGKILL)
 	h.daemon.ends(-1)
-	c.sees("waiting for the daemon…", "billing") // what it was is there still
+	c.sees("waiting for the daemon…", "billing") // the earlier display remains
 	h.serve()
 	c.misses("waiting for")
 	c.sees("sessions 0")

@@ -41,8 +41,8 @@ const (
 	tellEvery  = 10 * time.Second
 )
 
-// newTracing returns nil if nothing is to be exported. It logs faults of the variables, because
-// no lock may be refused for them.
+// newTracing returns nil if nothing is to be exported. It logs faults of the variables instead of
+// returning an error, because no lock may be refused for them.
 func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
 	if wanted, why := m.tracingWanted(); !wanted {
 		if why != "" {

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// receiver takes in spans over OTLP.
+// receiver receives spans over OTLP.
 type receiver struct {
 	t *testing.T
 
@@ -63,7 +63,7 @@ func traced(t *testing.T, handler http.Handler) *host {
 
 const here = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// in runs commands where a trace is.
+// in makes the host's commands part of a trace.
 func (h *host) in(trace string) *host {
 	in := *h
 	in.env = append(in.env[:len(in.env):len(in.env)], "TRACEPARENT="+trace)
@@ -113,7 +113,7 @@ func TestAcquiresAreSpansOfTheirCallers(t *testing.T) {
 	}
 }
 
-// Who takes in spans may stand still: locks go on, and the daemon ends.
+// The receiver of spans may hang. Locks still work, and the daemon ends.
 func TestNobodyWaitsForTheReceiverOfSpans(t *testing.T) {
 	stuck := make(chan struct{})
 	h := traced(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { <-stuck }))
@@ -126,7 +126,7 @@ func TestNobodyWaitsForTheReceiverOfSpans(t *testing.T) {
 	}
 }
 
-// What is not there is said, and keeps nobody from his lock.
+// A missing receiver is logged, and no acquire is refused because of it.
 func TestTracesThatCannotBeExportedAreRefusedInTheLog(t *testing.T) {
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
 	h := traced(t, http.NotFoundHandler())

@@ -18,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// unlockOptions is what the command line says.
+// unlockOptions has the values of the command line.
 type unlockOptions struct {
 	socket, output string
 	force          bool
@@ -114,8 +114,8 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
 }
 
-// advice says what to do if the key is not held on this host: a semaphore may have been meant
-// instead of a lock, or the reverse, or a holder on another host.
+// advice says what to do if the key is not held on this host. A semaphore of the same name may have
+// been meant instead of the lock, or the reverse. Or the holder is on another host.
 func (o *unlockOptions) advice(ctx context.Context, socket string) string {
 	elsewhere := fmt.Sprintf("'locksidecar who %s' names a holder on another host",
 		o.named(o.semaphore))
@@ -158,7 +158,7 @@ func (o *unlockOptions) named(semaphore bool) string {
 	return terminal.Clean(o.key)
 }
 
-// write says whose holds have been ended, and when the key is free.
+// write prints whose holds have been ended, and when the key is free.
 func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 	key := terminal.Clean(o.key)
 	var all []error

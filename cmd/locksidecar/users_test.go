@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// program puts the program where every user may run it, and returns its path.
+// program copies the program to a path where every user may run it, and returns the path.
 func (h *host) program() string {
 	h.t.Helper()
 	if err := os.Chmod(h.dir, 0o755); err != nil {
@@ -35,7 +35,7 @@ func (h *host) program() string {
 	return bin
 }
 
-// A user who may not write where the socket would be is told what to do, whatever the store.
+// A user who may not write at the path of the socket gets advice, whatever the store is.
 func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 	h := bareHost(t)
 	bin := h.program()
@@ -78,7 +78,7 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 			t.Errorf("%s, %s: %s", c.socket, c.upstream, out)
 		}
 	}
-	// The default without XDG_RUNTIME_DIR, unless this machine lets that user write there.
+	// This is the default without XDG_RUNTIME_DIR, unless this machine lets that user write there.
 	if _, err := os.Stat("/run/locksidecar"); errors.Is(err, fs.ErrNotExist) {
 		if out := serve("", "memory:"); !strings.HasSuffix(out,
 			"make the socket's directory: mkdir /run/locksidecar: "+remedy) {
@@ -87,8 +87,8 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 	}
 }
 
-// The program as another user runs it: file permissions, users and groups in the configuration, and
-// its exit codes.
+// Another user runs the program. The test checks file permissions, the users and groups of the
+// configuration, and the exit codes.
 func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be somebody else")
@@ -137,8 +137,8 @@ func TestOtherUsers(t *testing.T) {
 		t.Errorf("somebody unlocks by force: %d, %s", code, out)
 	}
 
-	// A user who may not take over is told so, and not that there is no daemon or that it will hand
-	// over later.
+	// A user who may not take over is told so. The message does not say that there is no daemon, or
+	// that the daemon will agree to a takeover later.
 	for gid, why := range map[uint32]string{
 		3001: "only root and the daemon's own user may take over",
 		3002: "this user (uid 2002) may not connect to " + h.socket + ".admin",
@@ -149,7 +149,7 @@ func TestOtherUsers(t *testing.T) {
 		}
 	}
 
-	// What a user has counts in the process that takes over, too, and no other user's does.
+	// The process that takes over also counts what a user has, and does not mix up users.
 	held, err := client.Dial(t.Context(), h.socket, client.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -96,7 +96,7 @@ func checkDefaults(t *testing.T, table map[string]validityRow) {
 }
 
 // PROTOCOL.md has one table of the validity that grants and keepalives state, and of how often
-// keepalives come. A daemon on each kind of store keeps to it.
+// keepalives come. A daemon on each kind of store does what the table says.
 func TestStatedValidity(t *testing.T) {
 	table := validityTable(t)
 	checkDefaults(t, table)
@@ -112,7 +112,7 @@ func TestStatedValidity(t *testing.T) {
 			t.Parallel()
 			h := start(t)
 			ttls := []time.Duration{leaseTime, time.Minute}
-			// max_ttl is the lease's, since a restarted node does not vote for max_ttl
+			// For Redlock, max_ttl is short as well, because a restarted node does not vote for max_ttl.
 			if kind == "redlock" {
 				ttls = ttls[:1]
 			}
@@ -126,7 +126,7 @@ func TestStatedValidity(t *testing.T) {
 	}
 	test("embedded", func(t *testing.T) *host { return newHost(t) })
 	for _, c := range everyStore {
-		if kind, _, many := strings.Cut(c.name, "-"); many { // another arrangement of the same kind
+		if kind, _, many := strings.Cut(c.name, "-"); many { // another setup of the same kind
 			if !tested[kind] {
 				t.Errorf("%s was not tested", kind)
 			}
@@ -155,7 +155,7 @@ func TestStatedValidity(t *testing.T) {
 	})
 	test(degraded, func(t *testing.T) *host {
 		h := bareHost(t)
-		// not ready, but serving
+		// The daemon serves, but it is not ready.
 		h.daemon = h.run("serve", "--upstream", "redis://127.0.0.1:3", "--outage", "local")
 		eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
 		return h
@@ -172,7 +172,7 @@ func TestStatedValidity(t *testing.T) {
 // machine delays keepalives, so the test waits until it has seen an interval as short as the
 // table's, and a statement near the longest validity.
 func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Duration) {
-	type statement struct{ sent, left time.Duration } // sent by the daemon's clock, in milliseconds
+	type statement struct{ sent, left time.Duration } // sent is on the daemon's clock, in milliseconds
 	said := make(chan statement, 1024)
 	ms := func(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
 	c, err := client.Dial(t.Context(), h.socket,
@@ -196,7 +196,7 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 	}
 	last := statement{ms(g.Deadline - g.Left), ms(g.Left)}
 	interval := longest / 3
-	// the test does not wait for the keepalives of a minute's TTL
+	// For a TTL of a minute, the test does not wait for keepalives.
 	regular, most := longest > 10*time.Second, last.left
 	if last.left > longest {
 		t.Errorf("the grant states %v, more than %v", last.left, longest)

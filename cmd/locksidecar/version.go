@@ -14,8 +14,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// version is the version of the program and the clients: the present or the next release. "make
-// version V=1.2.3" changes it, in the clients too.
+// version is the version of the program and the clients: of the present release, or of the next
+// one. "make version V=1.2.3" changes it everywhere, in the clients as well.
 var version = strings.TrimSpace(versionFile)
 
 //go:embed VERSION

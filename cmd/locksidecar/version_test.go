@@ -14,10 +14,11 @@ import (
 	"time"
 )
 
-// setVersion is for "make version V=1.2.3": it is written wherever it stands.
+// setVersion is for "make version V=1.2.3", which writes the version to every file that contains
+// it.
 var setVersion = flag.String("set", "", "write this `version` to VERSION and to all that has to agree with it")
 
-// A version that Go, Maven and Python (which spells it 1.2.3rc4) all take.
+// wellFormed matches a version that Go, Maven and Python (which spells it 1.2.3rc4) all accept.
 var wellFormed = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-rc\.[1-9]\d*)?$`)
 
 const (
@@ -27,8 +28,8 @@ const (
 	artifact  = `<artifactId>locksidecar-client</artifactId>\s*<version>([^<]+)</version>`
 )
 
-// versions is where the version stands; the group of each pattern is it.
-// pyproject.toml takes it from __init__.py.
+// versions lists the files that contain the version. The group of each pattern matches the version.
+// pyproject.toml reads it from __init__.py.
 var versions = []struct {
 	path   string
 	at     *regexp.Regexp
@@ -71,8 +72,8 @@ func TestVersionIsTheSameEverywhere(t *testing.T) {
 	}
 }
 
-// A commit that is tagged as a release is the release that it says it is. (make
-// packages asks this anew; otherwise Go may remember an answer from before the tag.)
+// The version of a commit with a release tag is the version of the tag. (make packages runs this
+// test without the cache, because Go may remember a result from before the tag.)
 func TestVersionIsTheTag(t *testing.T) {
 	out, err := exec.Command("git", "tag", "--points-at", "HEAD", "--list", "v*").Output()
 	if err != nil {
@@ -88,7 +89,7 @@ func TestVersionIsTheTag(t *testing.T) {
 	}
 }
 
-// What the program says of itself and what the daemon tells its clients.
+// The program and the daemon's welcome state the same version.
 func TestVersionIsSaid(t *testing.T) {
 	h := newHost(t)
 	for _, command := range []string{"version", "status"} {
@@ -127,19 +128,19 @@ func TestCommitOf(t *testing.T) {
 	}
 }
 
-// writeVersion is what stands behind "make version". The changelog gets a new
-// heading, unless its newest release is still to come; that one is renamed.
+// writeVersion implements "make version". It adds a new heading to the changelog. If the newest
+// release in the changelog is not released yet, it renames that heading instead.
 func writeVersion(t *testing.T, v string) {
 	if !wellFormed.MatchString(v) {
 		t.Fatalf("%q is no version: they look like 1.2.3 or 1.2.3-rc.4", v)
 	}
-	texts := make([]string, len(versions)) // all is found before anything is written
+	texts := make([]string, len(versions)) // all versions are found before anything is written
 	for i, p := range versions {
 		found, at := find(t, p.path, p.at)
 		text := slurp(t, p.path)
 		texts[i] = text[:at] + p.spells(v) + text[at+len(found):]
 		switch {
-		case p.path == pom && found != v: // what stands in the jars as their files' time
+		case p.path == pom && found != v: // the time that the files in the jars get
 			stamp := regexp.MustCompile(`(<project\.build\.outputTimestamp>)[^<]+`)
 			texts[i] = stamp.ReplaceAllString(texts[i],
 				"${1}"+time.Now().UTC().Format("2006-01-02T00:00:00Z"))
@@ -154,7 +155,7 @@ func writeVersion(t *testing.T, v string) {
 	}
 }
 
-// headingSays tells whether the line that goes on at i has what in it.
+// headingSays reports whether the rest of the line from index i contains what.
 func headingSays(text string, i int, what string) bool {
 	line, _, _ := strings.Cut(text[i:], "\n")
 	return strings.Contains(line, what)
@@ -174,7 +175,7 @@ func slurp(t *testing.T, path string) string {
 	return string(b)
 }
 
-// find looks for a version in a file; at is where it begins.
+// find finds a version in a file. begins is the index of its first byte.
 func find(t *testing.T, path string, at *regexp.Regexp) (found string, begins int) {
 	t.Helper()
 	text := slurp(t, path)

@@ -20,7 +20,7 @@ import (
 
 // adminClient sends requests to a daemon's admin socket. Close ends its connections.
 type adminClient struct {
-	socket string // for locks
+	socket string // the socket for locks
 	http   http.Client
 }
 
@@ -59,7 +59,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the made-up address
+			err = u.Err // without the host name of the URL, which is invented
 		}
 		return clientExit(err, c.socket)
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Each way to be refused has its exit code, and what the answer says is harmless.
+// Each kind of refusal has its exit code, and the text of the answer is made harmless.
 func TestRefusalsOfTheAdminSocket(t *testing.T) {
 	for _, c := range []struct {
 		status int

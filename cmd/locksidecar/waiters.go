@@ -41,7 +41,7 @@ func waiterCells(r *engine.ViewWaiter) []any {
 		r.Session, r.Client, top.Behind(r)}
 }
 
-// roundedMS is a time for people; -1 is "-".
+// roundedMS formats a time for people; -1 becomes "-".
 func roundedMS(ms int64) string {
 	if ms < 0 {
 		return "-"

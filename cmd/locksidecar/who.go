@@ -15,8 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// holdersTime is how long lock waits for the names of a key's holders, for which the daemon asks
-// the store.
+// holdersTime bounds how long lock waits for the names of a key's holders. The daemon asks the
+// store for them.
 const holdersTime = 3 * time.Second
 
 const whoLong = `Show the holders of the lock KEY, on any host. A holder on this host is shown with its
@@ -63,7 +63,7 @@ type heldKey struct {
 	Key  string `json:"key"`
 	Held bool   `json:"held"`
 	Mode string `json:"mode,omitempty"`
-	// until the lease ends unless it is renewed
+	// LeftMS is the time until the lease ends unless it is renewed.
 	LeftMS  *int64            `json:"left_ms,omitempty"`
 	Waiters uint64            `json:"waiters"` // on this host
 	Holders []protocol.Holder `json:"holders"`
@@ -124,8 +124,8 @@ func (k *heldKey) write(w io.Writer) error {
 	return errors.Join(all...)
 }
 
-// hintOther says on w that permits of the key's semaphore are held though its lock is free, or
-// the reverse. It says nothing if that is not known: the store may have no semaphores.
+// hintOther prints on w that permits of the key's semaphore are held though its lock is free, or
+// the reverse. It prints nothing if that is not known: the store may have no semaphores.
 func hintOther(ctx context.Context, c *client.Client, w io.Writer, key string, semaphore bool) {
 	held, flag := "permits of the semaphore %s are held", "--semaphore "
 	if semaphore {

@@ -15,7 +15,7 @@ func TestWhoInWords(t *testing.T) {
 		want string
 	}{
 		{heldKey{Key: "job"}, "nobody holds job\n"},
-		// an older daemon sends no holders
+		// An older daemon sends no holders.
 		{heldKey{Key: "job", Held: true, Mode: "exclusive"}, "job is held\n"},
 		{heldKey{Key: "job", Held: true, Mode: "exclusive", LeftMS: &left, Holders: []protocol.Holder{
 			{Kind: protocol.HolderHere, Session: 9, PID: 815, UID: 1000, Client: "backup/nightly",

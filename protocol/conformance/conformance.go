@@ -15,18 +15,18 @@ type Options struct {
 	Command []string      // the client program and its arguments
 	Only    []string      // names of scenarios; all when empty
 	Timeout time.Duration // for one scenario: 30 s when 0
-	Env     []string      // NAME=VALUE, for the client besides our own
+	Env     []string      // NAME=VALUE, in addition to the runner's own environment
 	Jobs    int           // how many scenarios run at once: at least 4 when 0
-	// Impatient gives hungDaemonScenario no more time than the others.
+	// Impatient gives hungDaemonScenario no more time than the other scenarios.
 	Impatient bool
-	// Each, when not nil, hears each result in the order of the scenarios.
+	// Each, when not nil, is called with each result, in the order of the scenarios.
 	Each func(Result)
 }
 
 // Outcome is how a scenario ended.
 type Outcome string
 
-// The outcomes. What is skipped has not passed.
+// The outcomes. A skipped scenario has not passed.
 const (
 	Passed  Outcome = "passed"
 	Failed  Outcome = "failed"
@@ -39,26 +39,26 @@ type Result struct {
 	Section string  `json:"section"`
 	About   string  `json:"about"`
 	Outcome Outcome `json:"outcome"`
-	// what failed; or which abilities the client lacks
+	// Why says what failed, or which abilities the client lacks.
 	Why string `json:"why,omitempty"`
-	// when it failed: the last commands, answers and frames
+	// Exchange has the last commands, answers and frames before a failure.
 	Exchange []string      `json:"exchange,omitempty"`
-	Client   string        `json:"client,omitempty"` // what the client calls itself
+	Client   string        `json:"client,omitempty"` // the name that the client gives itself
 	Time     time.Duration `json:"-"`
 	Millis   int64         `json:"ms"`
 }
 
-// Scenario is one thing that a client has to get right.
+// Scenario tests one thing that a client has to get right.
 type Scenario struct {
 	Name    string   `json:"name"`
 	Section string   `json:"section"` // of PROTOCOL.md
 	About   string   `json:"about"`
-	Needs   []string `json:"needs,omitempty"` // abilities without which it is skipped
+	Needs   []string `json:"needs,omitempty"` // the scenario is skipped without these abilities
 	run     func(t *T)
 }
 
-// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own
-// timeout, which is its author's choice.
+// hungDaemonScenario may take hungDaemonTime longer than the others, because the client waits for
+// its own timeout, which its author chooses.
 const (
 	hungDaemonScenario = "hung-daemon"
 	hungDaemonTime     = time.Minute
@@ -71,7 +71,7 @@ func All() []Scenario {
 		validityScenarios, requestScenarios)
 }
 
-// Abilities are what a client may leave out, and what each means.
+// Abilities lists the features that a client may leave out, each with its meaning.
 var Abilities = [][2]string{
 	{"concurrent", "answers commands while earlier ones still wait"},
 	{"owners", "several owners in one session"},
@@ -89,8 +89,8 @@ var Abilities = [][2]string{
 	{"exec", "programs that it runs inherit descriptors that are not close-on-exec (on the JVM they do not)"},
 }
 
-// Run carries out the scenarios and returns their results. The error says that
-// nothing could be tested at all.
+// Run carries out the scenarios and returns their results. It returns an error if it could test
+// nothing.
 func Run(ctx context.Context, o Options) ([]Result, error) {
 	if len(o.Command) == 0 {
 		return nil, fmt.Errorf("no client program is named")

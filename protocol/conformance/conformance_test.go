@@ -13,14 +13,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/conformance/faulty"
 )
 
-// The environment of the test program when it is the client.
+// The environment of the test program when it runs as the client.
 const (
 	asClient  = "LOCKSIDECAR_TEST_CLIENT" // "go" or "faulty"
 	withFault = "LOCKSIDECAR_TEST_FAULT"
 	sockVar   = "LOCKSIDECAR_SOCKET"
 	testBound = 90 * time.Second
 
-	noRaceSleep = "GORACE=atexit_sleep_ms=0" // or each client takes a second to end
+	noRaceSleep = "GORACE=atexit_sleep_ms=0" // otherwise each client takes a second to end
 )
 
 func TestMain(m *testing.M) {
@@ -48,8 +48,8 @@ func self(t *testing.T) []string {
 	return []string{exe}
 }
 
-// passes checks that a client passes all scenarios. It may skip those that need an ability of
-// lacks.
+// passes checks that a client passes all scenarios. The client may skip the scenarios that need an
+// ability of lacks.
 func passes(t *testing.T, o Options, lacks ...string) {
 	t.Helper()
 	o.Timeout = testBound
@@ -80,7 +80,7 @@ func TestFaultlessClientPassesAll(t *testing.T) {
 	passes(t, Options{Command: self(t), Env: []string{asClient + "=faulty", noRaceSleep}})
 }
 
-// TestRulesOfTheLines has clients that do not keep to them.
+// TestRulesOfTheLines uses clients that break the rules for the lines between runner and client.
 func TestRulesOfTheLines(t *testing.T) {
 	t.Parallel()
 	const ready = `echo '{"event":"ready","client":"sh","can":[]}'; `
@@ -125,7 +125,7 @@ func TestRulesOfTheLines(t *testing.T) {
 	}
 }
 
-// TestDocumentListsEverything holds the tables of docs/contribute/client.md against the program.
+// TestDocumentListsEverything compares the tables of docs/contribute/client.md with the program.
 func TestDocumentListsEverything(t *testing.T) {
 	b, err := os.ReadFile("../../docs/contribute/client.md")
 	if err != nil {

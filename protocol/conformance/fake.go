@@ -12,26 +12,26 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// fake is a daemon that says what the scenario has it say. It welcomes whoever
-// connects, answers pings, and holds what the client sends against the protocol;
-// everything else is asked for with next and answered by the scenario.
+// fake is a daemon that sends what the scenario chooses. It welcomes every client, answers pings,
+// and checks what the client sends against the protocol. The scenario reads all other requests with
+// next, and answers them.
 type fake struct {
 	t    *T
 	ln   *net.UnixListener
 	wg   sync.WaitGroup
 	skew int64 // milliseconds by which its clock is ahead
-	// hello answers a hello; an ordinary welcome when nil. Set before listen.
+	// hello answers a hello; nil for an ordinary welcome. It is set before listen.
 	hello    func(c *fakeConn, q *protocol.Request)
 	limit    int    // max_frame
-	barriers uint64 // how many there were
-	last     asked  // the last that hold has answered
-	strays   bool   // a hold ends by itself, and a client may give that back when it likes
+	barriers uint64 // number of barriers so far
+	last     asked  // the last request that hold has answered
+	strays   bool   // a hold ends by itself, and the client may release it at any time
 	// lostReleased has, by key, the fences of lost holds that the client has released. The client
 	// may tell the daemon of such a release, even after it has answered its program.
 	lostReleased map[string]Fence
 
 	mu      sync.Mutex
-	queue   []asked       // guarded by mu: requests that nobody has looked at
+	queue   []asked       // guarded by mu: requests that the scenario has not read
 	conns   []*fakeConn   // guarded by mu
 	changed chan struct{} // guarded by mu
 	pings   int           // guarded by mu
@@ -47,8 +47,8 @@ type fakeConn struct {
 	fromClient tracer // used by the reader goroutine only
 	sending    sync.Mutex
 	toClient   tracer // guarded by sending
-	between    bool   // guarded by sending: half a frame is sent
-	later      []byte // guarded by sending: has to wait for the other half
+	between    bool   // guarded by sending: half of a frame has been sent
+	later      []byte // guarded by sending: bytes that wait for the other half
 
 	mu    sync.Mutex
 	using map[uint64]bool // guarded by mu: ids in flight
@@ -61,17 +61,17 @@ type asked struct {
 	c *fakeConn
 }
 
-// farAway is in milliseconds how long a hold is valid that is not to end.
+// farAway is how long, in milliseconds, a hold is valid that is not meant to end.
 const farAway = 3_600_000
 
-// fake makes a daemon that listens at the client's socket.
+// fake starts a daemon that listens at the client's socket.
 func (t *T) fake() *fake {
 	f := t.fakeWith(nil)
 	f.listen()
 	return f
 }
 
-// fakeWith makes one that does not listen yet.
+// fakeWith returns a fake that does not listen yet.
 func (t *T) fakeWith(hello func(c *fakeConn, q *protocol.Request)) *fake {
 	return &fake{t: t, hello: hello, limit: protocol.DefaultMaxFrame, changed: make(chan struct{}),
 		lostReleased: map[string]Fence{}}
@@ -125,7 +125,7 @@ func (f *fake) change(do func()) {
 	f.changed = make(chan struct{})
 }
 
-// now is the fake's clock.
+// now returns the time of the fake's clock.
 func (f *fake) now() uint64 { return uint64(int64(bootMillis()) + f.skew) }
 
 func (f *fake) welcome() *protocol.Welcome {
@@ -183,10 +183,10 @@ func (c *fakeConn) serve() {
 
 func isClosed(err error) bool {
 	var op *net.OpError
-	return errors.Is(err, net.ErrClosed) || errors.As(err, &op) // reset by the client's end
+	return errors.Is(err, net.ErrClosed) || errors.As(err, &op) // reset by the end of the client
 }
 
-// read reads one request; an error that is not of the socket is the client's fault.
+// read reads one request. An error that does not come from the socket is a fault of the client.
 func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	var h [protocol.HeaderLen]byte
 	if _, err = io.ReadFull(r, h[:]); err != nil {
@@ -208,7 +208,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 			b, err)
 	}
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
-		return q, nil // not answered, so never in flight
+		return q, nil // it is not answered, so it is never in flight
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -220,7 +220,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	return q, nil
 }
 
-// send writes bytes as they are. That the client has gone meanwhile is no fault here.
+// send writes bytes as they are. If the client has gone meanwhile, that is not a fault here.
 func (c *fakeConn) send(b []byte) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
@@ -231,7 +231,7 @@ func (c *fakeConn) send(b []byte) {
 	c.write(b)
 }
 
-// write writes bytes; sending is held.
+// write writes bytes. It is called with sending held.
 func (c *fakeConn) write(b []byte) {
 	c.toClient.saw(b)
 	_, _ = c.nc.Write(b)
@@ -261,20 +261,20 @@ func (c *fakeConn) sendAround(first []byte, do func(), rest []byte) {
 	c.later = nil
 }
 
-// free takes note that the request with this id is answered by what follows.
+// free records that the next frame answers the request with this id.
 func (c *fakeConn) free(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.using, id)
 }
 
-// answer sends the reply to id.
+// answer sends frame, the reply to id.
 func (c *fakeConn) answer(id uint64, frame []byte) {
 	c.free(id)
 	c.send(frame)
 }
 
-// next waits for the client's next request that is no ping.
+// next waits for the client's next request that is not a ping.
 func (f *fake) next(what string) (q asked) {
 	f.await(what, func() bool {
 		if len(f.queue) > 0 {
@@ -289,7 +289,7 @@ func (f *fake) next(what string) (q asked) {
 	return q
 }
 
-// await waits until cond, which is asked with mu held.
+// await waits until cond returns true. cond is called with mu held.
 func (f *fake) await(what string, cond func() bool) {
 	for {
 		f.t.p.mu.Lock()
@@ -314,7 +314,7 @@ func (f *fake) await(what string, cond func() bool) {
 	}
 }
 
-// expect waits for a request of this op.
+// expect waits for a request with this op.
 func (f *fake) expect(op protocol.Op, what string) asked {
 	q := f.next(what)
 	if q.Op != op {
@@ -343,13 +343,13 @@ func (f *fake) expectAcquire(key string) asked {
 	return q
 }
 
-// parted waits until the client has closed its end of the connection. It may have
-// made another meanwhile.
+// parted waits until the client has closed its end of the connection. Meanwhile the client may have
+// made another connection.
 func (c *fakeConn) parted(why string) {
 	c.f.await("the client to close its end of the connection: "+why, func() bool { return c.ended })
 }
 
-// awaitEnd waits for the end of a connection whose client may have ended.
+// awaitEnd waits for the end of a connection. The client itself may have ended.
 func (f *fake) awaitEnd(c *fakeConn, what string) {
 	f.t.poll(what, func() bool {
 		f.mu.Lock()
@@ -358,7 +358,7 @@ func (f *fake) awaitEnd(c *fakeConn, what string) {
 	})
 }
 
-// newest is the connection that the client made last.
+// newest returns the connection that the client made last.
 func (f *fake) newest() (c *fakeConn) {
 	f.await("the client to connect", func() bool {
 		if n := len(f.conns); n > 0 {
@@ -369,10 +369,10 @@ func (f *fake) newest() (c *fakeConn) {
 	return c
 }
 
-// grant is a grant that does not end while a scenario runs.
+// grant returns a grant that does not end while a scenario runs.
 func (f *fake) grant(fence uint64) *protocol.Grant { return f.grantFor(farAway, fence) }
 
-// grantFor is a grant that is valid for left milliseconds.
+// grantFor returns a grant that is valid for left milliseconds.
 func (f *fake) grantFor(left uint64, fence uint64) *protocol.Grant {
 	return &protocol.Grant{Fence: fence, Left: left, Deadline: f.now() + left, Count: 1}
 }
@@ -380,12 +380,12 @@ func (f *fake) grantFor(left uint64, fence uint64) *protocol.Grant {
 // give answers an acquire, renew or downgrade with a grant.
 func (q asked) give(g *protocol.Grant) { q.c.answer(q.ID, protocol.AppendGrant(nil, q.ID, g)) }
 
-// refuse answers with a failure.
+// refuse answers a request with a failure.
 func (q asked) refuse(c protocol.Code) {
 	q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c, "as the scenario says", -1))
 }
 
-// hold has the client acquire key, and grants it.
+// hold makes the client acquire key, and grants it.
 func (f *fake) hold(w want, g *protocol.Grant) (asked, Fence) {
 	p := f.t.acquire(w)
 	q := f.expectAcquire(w.key)
@@ -397,7 +397,7 @@ func (f *fake) hold(w want, g *protocol.Grant) (asked, Fence) {
 	return q, Fence(g.Fence)
 }
 
-// released answers a release, in the way that it asks for.
+// released answers a release, in the form that the request asks for.
 func (q asked) released() {
 	switch q.Op {
 	case protocol.OpRelease:
@@ -409,8 +409,7 @@ func (q asked) released() {
 	}
 }
 
-// letGo has the client release what it holds, and looks that it says so with the
-// right fence.
+// letGo makes the client release its hold, and checks that the request has the right fence.
 func (f *fake) letGo(key string, fence Fence) {
 	p := f.t.release(key, fence)
 	q := f.expect(protocol.OpRelease, fmt.Sprintf("the release of %q", key))
@@ -422,14 +421,14 @@ func (f *fake) letGo(key string, fence Fence) {
 	p.ok()
 }
 
-// releaseLost has the client release a hold that it knows to be lost. That must fail with one of
-// names, by default not_held. Before it, the client may not acquire the key again for that owner.
-// The client may tell the daemon.
+// releaseLost makes the client release a hold that it knows to be lost. The release must fail with
+// one of names, by default not_held. Before that, the client may not acquire the key again for the
+// same owner. The client may tell the daemon of the release.
 func (f *fake) releaseLost(key string, fence Fence, names ...string) {
 	f.releaseLostAs(protocol.NotHeld, key, fence, names...)
 }
 
-// releaseLostAs is like releaseLost. The daemon answers with c if the client tells it.
+// releaseLostAs is like releaseLost. If the client tells the daemon, the daemon answers with c.
 func (f *fake) releaseLostAs(c protocol.Code, key string, fence Fence, names ...string) {
 	f.lostReleased[key] = fence
 	p := f.t.release(key, fence)
@@ -440,7 +439,7 @@ func (f *fake) releaseLostAs(c protocol.Code, key string, fence Fence, names ...
 	p.fails(names...)
 }
 
-// answerReleases answers the releases that have come with c. Other requests stay in the queue.
+// answerReleases answers the releases that have arrived with c. Other requests stay in the queue.
 func (f *fake) answerReleases(c protocol.Code) {
 	f.mu.Lock()
 	queue := f.queue
@@ -467,8 +466,8 @@ func (f *fake) answerReleases(c protocol.Code) {
 	}
 }
 
-// barrier returns when the client has read everything that was sent to it before:
-// it acquires a key of its own, whose grant comes behind.
+// barrier returns when the client has read everything that was sent to it before: the client
+// acquires a key that nothing else uses, and the grant is sent last.
 func (f *fake) barrier() {
 	f.barriers++
 	f.hold(want{key: fmt.Sprint("barrier-", f.barriers)}, f.grant(1<<50+f.barriers))

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// faults are the faults that package faulty's client can have. Each breaks the named points of the
-// checklist in PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part
-// of the message of all of them.
+// faults are the faults that the client of package faulty can have. Each fault breaks the named
+// points of the checklist in PROTOCOL.md, section 16, and each of the named scenarios must find it.
+// The message of each scenario contains why.
 var faults = []struct{ name, points, scenarios, why string }{
 	{"leaves-its-descriptor-open-to-children", "M1", "close-on-exec", "not close-on-exec"},
 	{"reads-shortest-numbers", "M2", "vectors-replies vectors-pushes", ""},
@@ -135,7 +135,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 }
 
 // TestFaultsAreFound shows that the runner finds each fault, and that each scenario finds at least
-// one.
+// one fault.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, s := range All() {
@@ -153,7 +153,7 @@ func TestFaultsAreFound(t *testing.T) {
 		why  string
 	}
 	var runs []run
-	slots := make(chan struct{}, 24) // many at once, because many of them wait for a timeout
+	slots := make(chan struct{}, 24) // many at once, because most of them wait for a timeout
 	for _, f := range faults {
 		for scenario := range strings.FieldsSeq(f.scenarios) {
 			r := run{f.name + "/" + scenario, make(chan Result, 1), f.why}

@@ -11,8 +11,8 @@ import (
 
 const nodeDir = "../../clients/examples/node"
 
-// TestNodeExample drives the example client for Node.js. A missing node is a failure:
-// make test installs it. LOCKSIDECAR_TEST_NODE names another one, and "none" skips.
+// TestNodeExample tests the example client for Node.js. A missing node is a failure, because make
+// test installs it. LOCKSIDECAR_TEST_NODE names another node, and "none" skips the test.
 func TestNodeExample(t *testing.T) {
 	t.Parallel()
 	node := os.Getenv("LOCKSIDECAR_TEST_NODE")
@@ -30,7 +30,7 @@ func TestNodeExample(t *testing.T) {
 	passes(t, Options{Command: example}, "many", "permits", "fork")
 }
 
-// TestNodeExampleIsShort holds it to what it says of itself.
+// TestNodeExampleIsShort checks the length that the example and PROTOCOL.md state.
 func TestNodeExampleIsShort(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(nodeDir, "locksidecar.mjs"))
 	if err != nil {

@@ -6,14 +6,14 @@ import (
 	"math"
 )
 
-// raw is MessagePack as it stands.
+// raw is MessagePack that is written as it is.
 type raw string
 
 // list is an array.
 type list []any
 
-// pack writes values in MessagePack, numbers and text in the shortest form. It is
-// for frames that package protocol has no business to write.
+// pack writes values in MessagePack, with numbers and text in the shortest form. It writes frames
+// that package protocol never writes.
 func pack(b []byte, values ...any) []byte {
 	for _, v := range values {
 		switch v := v.(type) {
@@ -80,15 +80,15 @@ func text32(b []byte, n int) []byte {
 		uint32(n))
 }
 
-// frame is one frame with an array of these values.
+// frame returns one frame with an array of these values.
 func frame(values ...any) []byte { return header(pack(nil, list(values))) }
 
 func header(payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
 }
 
-// appended are fields of every kind, as a later version may append them. depth is
-// the level at which they stand.
+// appended returns fields of every kind, as a later version may append them. depth is the level of
+// the fields.
 func appended(depth int) list {
 	deep := list{1}
 	for range 7 - depth {
@@ -100,9 +100,9 @@ func appended(depth int) list {
 		raw("\xca\x3f\x00\x00\x00"), raw("\xcb\x7f\xf8\x00\x00\x00\x00\x00\x00"), // floats
 		// 2^64-1, -2^63
 		raw("\xcf\xff\xff\xff\xff\xff\xff\xff\xff"), raw("\xd3\x80\x00\x00\x00\x00\x00\x00\x00"),
-		// maps; a key that is an array
+		// Maps, one with an array as a key.
 		raw("\x82\xa1a\x01\x05\xc0"), raw("\xde\x00\x01\x91\x01\x90"), raw("\xdf\x00\x00\x00\x00"),
-		// fixext, a timestamp too
+		// Fixext, including a timestamp.
 		raw("\xd4\x01\x00"), raw("\xd5\x02\x00\x00"), raw("\xd6\xff\x00\x00\x00\x01"),
 		raw("\xd7\x03\x00\x00\x00\x00\x00\x00\x00\x00"),
 		raw("\xd8\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"),

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// Fence is a fencing token in JSON: a string, since many languages' numbers are
-// doubles; a number is taken too.
+// Fence is a fencing token in JSON. It is written as a string, since numbers are doubles in many
+// languages. A number is also accepted.
 type Fence uint64
 
 // MarshalJSON writes the fence as a string.
@@ -33,7 +33,7 @@ func (f *Fence) UnmarshalJSON(b []byte) error {
 
 func (f Fence) String() string { return strconv.FormatUint(uint64(f), 10) }
 
-// Answer is what the client says to a command.
+// Answer is the client's answer to a command.
 type Answer struct {
 	ID     *int     `json:"id"`
 	OK     bool     `json:"ok"`
@@ -45,7 +45,7 @@ type Answer struct {
 	PID    int      `json:"pid"` // fork
 }
 
-// Event is what the client says unasked.
+// Event is a line that the client prints without being asked.
 type Event struct {
 	Event  string   `json:"event"`
 	Key    string   `json:"key"`
@@ -56,10 +56,10 @@ type Event struct {
 	Can    []string `json:"can"`    // ready
 }
 
-// Command is what the runner says. Which fields it has depends on do.
+// Command is a command of the runner. Its fields depend on the field do.
 type Command map[string]any
 
-// keepLines is how many lines, and how many frames, of an exchange are kept to be shown.
+// keepLines is how many lines, and how many frames, of an exchange are kept for display.
 const keepLines = 40
 
 // noted is a line of an exchange.
@@ -74,17 +74,17 @@ type program struct {
 	cmd   *exec.Cmd
 	stdin io.WriteCloser
 	wg    sync.WaitGroup
-	ended chan struct{} // closed when the process has ended and all it said is read
+	ended chan struct{} // closed when the process has ended and all its output has been read
 
 	mu      sync.Mutex
-	changed chan struct{}   // guarded by mu: closed and made anew with each change
+	changed chan struct{}   // guarded by mu: closed and replaced with each change
 	lastID  int             // guarded by mu
 	answers map[int]*Answer // guarded by mu: nil while awaited
 	events  []Event         // guarded by mu
 	lines   int             // guarded by mu: how many lines and frames were noted
 	said    []noted         // guarded by mu: the last lines between runner and client
 	frames  []noted         // guarded by mu: the last frames on the socket
-	fault   error           // guarded by mu: it does not keep to the rules of the lines
+	fault   error           // guarded by mu: the client has broken the rules for the lines
 	exit    string          // guarded by mu: how it ended
 	ready   *Event          // guarded by mu
 }
@@ -94,7 +94,7 @@ func launch(command, env []string) (*program, error) {
 	p := &program{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{}),
 		changed: make(chan struct{}), answers: map[int]*Answer{}}
 	p.cmd.Env = env
-	// so that a wrapper's children end with it
+	// A group of its own, so that the children of a wrapper end with it.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
@@ -138,7 +138,7 @@ func scanner(r io.Reader) *bufio.Scanner {
 	return s
 }
 
-// read takes in what the client prints.
+// read handles what the client prints.
 func (p *program) read(r io.Reader) {
 	s := scanner(r)
 	for s.Scan() {
@@ -201,10 +201,10 @@ func (p *program) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-// note keeps a line between runner and client.
+// note keeps a line between the runner and the client.
 func (p *program) note(line string) { p.keep(&p.said, line) }
 
-// frame keeps a frame on the socket, as text.
+// frame keeps a frame on the socket, in the form of text.
 func (p *program) frame(line string) { p.keep(&p.frames, line) }
 
 func (p *program) keep(in *[]noted, line string) {
@@ -249,7 +249,7 @@ func (p *program) name() string {
 	return p.ready.Client
 }
 
-// send gives the client a command, and its id.
+// send sends the client a command, and returns its id.
 func (p *program) send(c Command) (id int, err error) {
 	p.mu.Lock()
 	p.lastID++
@@ -266,9 +266,9 @@ func (p *program) send(c Command) (id int, err error) {
 	return id, err
 }
 
-// signal goes to the client's whole process group: its children too, when it is a
-// wrapper. Once it has ended, and nobody has its standard output any more, there is
-// none left, and the number may be another's.
+// signal sends a signal to the client's whole process group, which includes its children if the
+// client is a wrapper. After the group has ended, and nothing has its standard output open any
+// more, the group's number may belong to another group.
 func (p *program) signal(s syscall.Signal) {
 	select {
 	case <-p.ended:
@@ -277,11 +277,11 @@ func (p *program) signal(s syscall.Signal) {
 	}
 }
 
-// partTime is what a client gets to end by itself once its scenario is over.
+// partTime is the time in which a client may end by itself after its scenario.
 const partTime = 2 * time.Second
 
-// close ends the client: its standard input ends, and if that does not help, it
-// is killed. It returns when it has ended.
+// close ends the client: it closes the client's standard input, and kills the client if that does
+// not help. It returns when the client has ended.
 func (p *program) close() {
 	_ = p.stdin.Close()
 	select {

@@ -20,7 +20,7 @@ import (
 type real struct {
 	t      *T
 	socket string // the daemon's own; the client connects to a relay, which notes the frames
-	stop   func() // ends it at once and waits; may be called again
+	stop   func() // stops the daemon at once and waits; may be called again
 }
 
 // startTime is how long the runner tries to start a daemon.
@@ -39,7 +39,7 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	d, err := daemon.Listen(cfg)
 	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d,
 		err = daemon.Listen(cfg) {
-		// a program that is being started has the earlier daemon's lock file until it runs
+		// A program that is being started keeps the earlier daemon's lock file open until it runs.
 		time.Sleep(time.Millisecond)
 	}
 	if err != nil {
@@ -48,7 +48,7 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	}
 	done := make(chan struct{})
 	go func() {
-		_ = d.Serve(context.Background()) // its only end is Stop
+		_ = d.Serve(context.Background()) // only Stop ends it
 		close(done)
 	}()
 	way := t.relay(socket)
@@ -68,13 +68,13 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	return r
 }
 
-// peer is another client of the same daemon: the runner itself.
+// peer is the runner itself, as another client of the same daemon.
 type peer struct {
 	t *T
 	c *client.Client
 }
 
-// rival is the peer's owner.
+// rival is the owner that the peer uses.
 const rival = 1000
 
 func (r *real) peer() *peer {
@@ -84,7 +84,7 @@ func (r *real) peer() *peer {
 	return &peer{r.t, c}
 }
 
-// try tries to acquire key, and says how that ended.
+// try tries to acquire key, and returns the result.
 func (p *peer) try(key string, shared bool) (Fence, error) {
 	a := client.AcquireArgs{Key: key, Owner: rival}
 	if shared {
@@ -94,7 +94,8 @@ func (p *peer) try(key string, shared bool) (Fence, error) {
 	return Fence(g.Fence), err
 }
 
-// excluded fails the scenario unless the key is held against the peer.
+// excluded fails the scenario unless another session holds the key, so that the peer cannot acquire
+// it.
 func (p *peer) excluded(key, when string) {
 	switch f, err := p.try(key, false); {
 	case err == nil:
@@ -123,7 +124,7 @@ func (p *peer) release(key string, f Fence) {
 // free fails the scenario unless the key becomes free.
 func (p *peer) free(key, why string) { p.release(key, p.acquire(key, why)) }
 
-// waiters waits until so many wait for the key.
+// waiters waits until n acquires wait for the key.
 func (p *peer) waiters(key string, n uint64) {
 	p.t.poll(fmt.Sprintf("%d waiters of %q", n, key), func() bool {
 		s, err := p.c.Inspect(p.t.ctx, key)
@@ -132,10 +133,10 @@ func (p *peer) waiters(key string, n uint64) {
 	})
 }
 
-// gone takes the socket away, as when no daemon has ever been there.
+// gone removes the socket, as if there had never been a daemon.
 func (t *T) gone() { _ = os.Remove(t.socket) }
 
-// soon is a wait that is over soon.
+// soon is a wait that ends soon.
 const soon = 50 * time.Millisecond
 
 // timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a

@@ -247,7 +247,7 @@ func (r *reference) keep(key string, owner uint64, h *client.Hold) {
 	r.holds[n] = append(r.holds[n], h)
 }
 
-// take returns the hold that a command is about: a valid one, else one that no command has
+// take returns the hold that a command means: a valid one, or else one that no command has
 // released.
 func (r *reference) take(n holdName) *client.Hold {
 	r.mu.Lock()
@@ -266,8 +266,8 @@ func (r *reference) take(n holdName) *client.Hold {
 	return nil
 }
 
-// lostWithConnection reports whether the owner has lost the key with an earlier connection and not
-// released it. A Client is one connection, so its user must keep track of this.
+// lostWithConnection reports whether the owner has lost the key together with an earlier connection
+// and not released it. A Client is one connection, so its user must keep track of this.
 func (r *reference) lostWithConnection(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -52,7 +52,7 @@ var frameScenarios = []Scenario{
 func vectorReplies(t *T) {
 	all := vectors("replies-accept.txt")
 	hello := all[slices.IndexFunc(all, func(v vector) bool { return v.fields.To == int(protocol.OpHello) })]
-	// Its clock reads 5, so that the grants' deadlines are ahead.
+	// The fake's clock reads 5, so that the deadlines of the grants are in the future.
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) { c.answer(q.ID, hello.with(atID, q.ID)) })
 	f.listen()
 	t.connect().ok()
@@ -75,8 +75,8 @@ func vectorReplies(t *T) {
 	}
 }
 
-// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy
-// machine could read the grant too late.
+// vectorGrant answers an acquire with the vector. It moves near deadlines into the future, since a
+// busy machine could read the grant too late.
 func (f *fake) vectorGrant(v *vector) {
 	t := f.t
 	p := t.acquire(want{key: v.name})
@@ -92,7 +92,7 @@ func (f *fake) vectorGrant(v *vector) {
 	f.letGo(v.name, v.fields.Fence)
 }
 
-// drop answers what the client releases by itself.
+// drop answers the releases that the client sends by itself.
 func (f *fake) drop() {
 	f.mu.Lock()
 	queue := f.queue
@@ -119,7 +119,7 @@ func (f *fake) vectorRelease(v *vector) {
 	f.t.failsUnknown(p)
 }
 
-// grantAt is an endless grant for a daemon whose clock reads now.
+// grantAt returns an endless grant for a daemon whose clock reads now.
 func (f *fake) grantAt(now, fence uint64) *protocol.Grant {
 	return &protocol.Grant{Fence: fence, Left: farAway, Deadline: now + farAway, Count: 1}
 }
@@ -145,7 +145,7 @@ func (f *fake) vectorGrants(v *vector) {
 	f.dropMany(keys, got)
 }
 
-// dropMany has the client release keys, one by one or together.
+// dropMany makes the client release keys, one by one or together.
 func (f *fake) dropMany(keys []string, fences []Fence) {
 	p := f.t.releaseMany(keys, fences)
 	f.t.poll("the answer to release_many", func() bool { f.drop(); return p.done() })
@@ -164,14 +164,14 @@ func (f *fake) vectorCodes(v *vector) {
 	fences := p.fences(len(keys))
 	p = f.t.releaseMany(keys, fences)
 	q = f.next("the release-many of " + v.name)
-	if q.Op != protocol.OpReleaseMany { // one by one: not what the vector is of
+	if q.Op != protocol.OpReleaseMany { // one by one, which the vector does not test
 		q.released()
 		f.t.poll("the answer to release_many", func() bool { f.drop(); return p.done() })
 		return
 	}
 	q.c.answer(q.ID, v.with(atID, q.ID))
-	// How a client tells of a release-many that went half well is its own; that it
-	// did not go well has to be seen.
+	// Each client decides how it reports a release-many of which a part has failed. But it has to
+	// report that a part has failed.
 	if a := p.answer(); a.OK && (len(a.Codes) != len(keys) || slices.Contains(a.Codes[1:], "ok")) {
 		f.t.failf("%s: the codes are %v, and the client says %v", v.name, v.fields.Codes, a.Codes)
 	}
@@ -211,14 +211,14 @@ func vectorBad(t *T) {
 			q := f.expect(op, "the release of "+key)
 			q.c.send(v.with(atID, q.ID))
 			q.c.parted(v.name)
-			p.answer() // either way: the end of the connection has released it
+			p.answer() // whether it fails or not: the end of the connection has released it
 		case protocol.OpReleaseMany:
 			p := t.acquireMany([]string{"a", "b"}, 0)
 			q := f.expect(protocol.OpAcquireMany, "an acquire-many")
 			q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID, []protocol.Grant{*f.grant(6), *f.grant(7)}))
 			p = t.releaseMany([]string{"a", "b"}, p.fences(2))
 			if q = f.next("a release"); q.Op != op {
-				hold.c.send([]byte{0, 0, 0, 0}) // one by one: any bad frame then
+				hold.c.send([]byte{0, 0, 0, 0}) // the client releases one by one: any bad frame will do
 			} else {
 				q.c.send(v.with(atID, q.ID))
 			}
@@ -240,10 +240,10 @@ func vectorBad(t *T) {
 	}
 }
 
-// malformed sends complete frames whose payload is not of the protocol.
+// malformed sends complete frames whose payload does not belong to the protocol.
 func malformed(t *T) {
 	f := t.fake()
-	// a number inside n arrays
+	// A number inside n arrays.
 	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") }
 	grant := func(q asked, more ...any) []byte {
 		return pack(nil, append(list{0, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0}, more...))
@@ -287,7 +287,7 @@ func malformed(t *T) {
 		q := f.expectAcquire(wanted)
 		q.c.send(header(c.payload(q)))
 		q.c.parted(c.what)
-		// the client may have accepted the grant before it found the fault, and then lost it
+		// The client may have accepted the grant before it found the fault, and then lost the hold.
 		f.overFor(p)
 		t.parts(held, fence, c.what)
 		f.drop()
@@ -440,7 +440,8 @@ func joinedFrames(t *T) {
 	}, protocol.AppendLost(nil, "l", q.Owner, 4, protocol.LostForced)[2:])
 	t.parts("l", 4, "it was called lost")
 
-	// A grant and its loss at once: whatever the client says of the one, it knows of the other.
+	// A grant and its loss arrive at once. The client must know of the loss, whether or not it reports
+	// the grant.
 	p = t.acquire(want{key: "m"})
 	q = f.expectAcquire("m")
 	q.c.answer(q.ID, protocol.AppendLost(protocol.AppendGrant(nil, q.ID, f.grant(5)), "m", q.Owner, 5,
@@ -450,7 +451,7 @@ func joinedFrames(t *T) {
 	t.parts("m", 5, "it was called lost right behind its grant")
 }
 
-// refuseAll refuses what is acquired: the tries with one code, the rest with another.
+// refuseAll refuses acquires: the tries with one code, and the others with another.
 func (f *fake) refuseAll(try, waits protocol.Code) {
 	f.mu.Lock()
 	queue := f.queue
@@ -513,8 +514,8 @@ func outOfOrder(t *T) {
 	f.checkFences(ps)
 }
 
-// answerAll answers in one write, in an order of its own; each key's fence is its
-// number and 1.
+// answerAll answers the requests in one write, in an order of its own. The fence of each key is the
+// number of the key plus 1.
 func (f *fake) answerAll(qs []asked, order func(int) int) {
 	var b []byte
 	for i := range qs {
@@ -583,7 +584,7 @@ func failureCodes(t *T) {
 		q := f.expectAcquire(w.key)
 		q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c,
 			"ok 0 busy timeout: a text is for people", -1))
-		// A client may ask again for a while.
+		// A client may send its request again for a while.
 		t.poll("the answer to acquire, which was answered "+c.String(), func() bool { f.refuseAll(c, c); return p.done() })
 		p.fails(c.String())
 		t.mustNotHold(w.key, 1, "after "+c.String())
@@ -600,7 +601,7 @@ func failureCodes(t *T) {
 	}
 }
 
-// failsUnknown waits for a failure that goes by no name of this version.
+// failsUnknown waits for a failure whose name is none of this version.
 func (t *T) failsUnknown(p *pending) {
 	name := p.fails()
 	for c := protocol.OK; c <= protocol.Overlong; c++ {
@@ -639,7 +640,7 @@ func unknownPushes(t *T) {
 		q.c.send(frame(event, 0))
 		q.c.send(frame(append(list{event, 0, "k", q.Owner, 3, 1}, appended(1)...)...))
 	}
-	// Losses of what it does not hold.
+	// These report losses of holds that the client does not have.
 	q.c.send(protocol.AppendLost(nil, "other", q.Owner, 3, protocol.LostForced))
 	q.c.send(protocol.AppendLost(nil, "k", q.Owner+1, 3, protocol.LostForced))
 	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 2, protocol.LostForced))

@@ -152,7 +152,7 @@ func ownCount(t *T) {
 		granted, qs = granted+len(qs), nil
 	}
 	qs = append(qs, f.expectAcquire("k"))
-	// the client may delay the others until the first is answered
+	// The client may delay the others until the first is answered.
 	f.barrierWith(func(q asked) { qs = append(qs, q) })
 	waits := func(p *pending) bool { return !p.done() }
 	for give(); slices.ContainsFunc(ps, waits); give() {
@@ -341,7 +341,7 @@ func fixed(t *T) {
 	t.connect().ok()
 	acquire := func(ttl int64) *pending { return t.acquire(want{key: "k", ttl: ttl, fixed: true}) }
 	q := acquire(300)
-	// too slow: it was over when it was read
+	// If the client is too slow, the hold is over when the client reads the grant.
 	for ttl := int64(600); !q.answer().OK && ttl < 10_000; ttl *= 2 {
 		q = acquire(ttl)
 	}
@@ -378,7 +378,8 @@ func fixedRenewed(t *T) {
 				if q.c == nil && (next.Op != protocol.OpRelease || string(next.Key) == key) {
 					q = next
 				} else {
-					next.refuse(protocol.NotHeld) // gives back what has ended: a round was too slow
+					// the client releases a hold that has ended: the round was too slow
+					next.refuse(protocol.NotHeld)
 				}
 			})
 			return q.c != nil || p.done()
@@ -386,7 +387,7 @@ func fixedRenewed(t *T) {
 		if q.c == nil && p.fails("not_held") != "" && !early(g.End) {
 			continue // too slow: the hold has ended before the renewal
 		}
-		// too slow: the client noticed that it has ended
+		// Too slow: the client has noticed that the hold has ended.
 		if q.c != nil && q.Op == protocol.OpRelease && !early(g.End) {
 			q.refuse(protocol.NotHeld)
 			p.answer()

@@ -57,7 +57,7 @@ func lost(t *T) {
 		t.mustNotHold(key, fence, "it was called lost ("+key+")")
 		t.told(key, fence, key)
 		f.releaseLost(key, fence)
-		// A later hold of the key is a different one.
+		// A later hold of the key is a different hold.
 		_, again := f.hold(want{key: key}, f.grant(uint64(fence)+100))
 		t.mustHold(key, again, "acquired again after a loss")
 		t.mustNotHold(key, fence, "lost, and acquired again")
@@ -77,7 +77,7 @@ func lostOfOwners(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	one, a := f.hold(want{key: "k", owner: 1, shared: true}, f.grant(3))
-	// readers at the same time share a fence
+	// Readers that hold at the same time share a fence.
 	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3))
 	if one.Owner == two.Owner {
 		t.failf("two owners have the number %d", one.Owner)
@@ -91,7 +91,7 @@ func lostOfOwners(t *T) {
 	f.letGo("k", a)
 }
 
-// lostReentry ends holds in each way, and has their owner acquire the key again.
+// lostReentry ends holds in each possible way, and has their owner acquire the key again.
 func lostReentry(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -145,14 +145,14 @@ func lostInFlight(t *T) {
 	}
 }
 
-// lostInFlight has two acquires of a key by one owner in flight, and grants the first one. It
-// grants the second one when that hold is lost: by a lost push, or because its validity of left
-// milliseconds has run out. It returns false if the client was too slow.
+// lostInFlight has two acquires of a key by one owner in flight, and grants the first one. Then
+// that hold is lost: by a lost push, or because its validity of left milliseconds has run out.
+// After that, it grants the second one. It returns false if the client was too slow.
 func (f *fake) lostInFlight(push bool, left uint64) bool {
 	t, key := f.t, fmt.Sprint("k-", push, "-", left)
 	first, second := t.acquire(want{key: key, wait: -1}), t.acquire(want{key: key, wait: -1})
 	qs := []asked{f.expectAcquire(key)}
-	given := Fence(0) // the last that was given back
+	given := Fence(0) // the last grant that was released
 	other := func(q asked) {
 		if q.Op == protocol.OpAcquire && string(q.Key) == key {
 			qs = append(qs, q)
@@ -180,7 +180,7 @@ func (f *fake) lostInFlight(push bool, left uint64) bool {
 	}
 	first.ok()
 	t.poll(second.what, func() bool { f.each(other); return len(qs) > 1 || second.done() })
-	if len(qs) == 1 { // the client counts it by itself
+	if len(qs) == 1 { // the client counts re-entries by itself
 		for range 2 {
 			p := t.release(key, 3)
 			t.poll(p.what, func() bool { f.each(other); return p.done() })
@@ -216,7 +216,8 @@ func (f *fake) lostInFlight(push bool, left uint64) bool {
 	return true
 }
 
-// barrierWith is like barrier, but allows other requests meanwhile: it calls other with each.
+// barrierWith is like barrier, but allows other requests meanwhile, and calls other with each of
+// them.
 func (f *fake) barrierWith(other func(q asked)) {
 	f.barriers++
 	key := fmt.Sprint("barrier-", f.barriers)
@@ -232,7 +233,7 @@ func (f *fake) barrierWith(other func(q asked)) {
 	}
 }
 
-// answerRelease answers a release with c. Any other request is a failure.
+// answerRelease answers a release with c. It fails the scenario if q is another request.
 func (t *T) answerRelease(q asked, c protocol.Code) {
 	switch {
 	case q.Op != protocol.OpRelease:
@@ -259,8 +260,8 @@ func forcedReleased(t *T) {
 	}
 }
 
-// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all
-// of it is released.
+// forcedTwice ends a hold of count 2 by force. Only the last release of the client may release the
+// whole hold at the daemon.
 func (f *fake) forcedTwice() {
 	t := f.t
 	q, fence := f.hold(want{key: "l"}, f.grant(5))
@@ -291,8 +292,8 @@ func (f *fake) forcedTwice() {
 	t.poll("the last release of a hold that was ended by force", func() bool { f.each(gone); return left == 0 })
 }
 
-// deepen has the client acquire a key again that it holds. It returns how often the client asked
-// the daemon for that: a client may also count by itself.
+// deepen makes the client acquire a key that it holds already. It returns how often the client sent
+// that to the daemon; a client may also count by itself.
 func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 	p := f.t.acquire(want{key: key, wait: -1})
 	f.t.poll(p.what, func() bool {
@@ -314,7 +315,7 @@ func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 	return asks
 }
 
-// each removes the requests that have come from the queue and calls do with each.
+// each removes all requests from the queue and calls do with each of them.
 func (f *fake) each(do func(q asked)) {
 	f.mu.Lock()
 	queue := f.queue
@@ -336,8 +337,8 @@ func expiredReleased(t *T) {
 			t.mustNotHold(key, fence, "its deadline has passed")
 		}
 		p := t.release(key, fence)
-		// The daemon still has the hold, and answers ok. For the client's program it is a loss all
-		// the same: it has no longer been sure of the lock.
+		// The daemon still has the hold, and answers ok. But the client must report a loss to its
+		// program, because the lock was not certain all the time.
 		f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
 		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 		p.fails("not_held")
@@ -352,7 +353,7 @@ func expiredReleased(t *T) {
 	t.poll(late.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return late.done() })
 }
 
-// expiredStaysLost lets the validity of holds run out, has somebody ask for them, and extends them
+// expiredStaysLost lets the validity of holds run out, asks the client about them, and extends them
 // afterwards.
 func expiredStaysLost(t *T) {
 	f := t.fake()
@@ -400,8 +401,8 @@ func expiredStaysLost(t *T) {
 	}
 }
 
-// renewedLate has the client renew a hold, and grants that when the client has found that the hold
-// has run out.
+// renewedLate makes the client renew a hold. It grants the renewal after the client has found that
+// the hold has run out.
 func (f *fake) renewedLate() {
 	t := f.t
 	for left := uint64(short); ; left *= 2 {
@@ -419,7 +420,7 @@ func (f *fake) renewedLate() {
 			})
 			return renewal.c != nil || p.done()
 		})
-		if renewal.c == nil { // too slow: the client has noticed that it has run out
+		if renewal.c == nil { // too slow: the client has noticed that the hold has run out
 			if p.fails("not_held"); early(until) {
 				t.failf("%q is valid for %d ms more, and the client does not renew it",
 					key, until-bootMillis())
@@ -436,7 +437,7 @@ func (f *fake) renewedLate() {
 	}
 }
 
-// givenBack waits for the release of the hold that q was granted, and answers it with c.
+// givenBack waits for the release of the hold that q was granted, and answers the release with c.
 func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 	done := false
 	f.t.poll("the release of "+what, func() bool {
@@ -460,13 +461,14 @@ func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 	})
 }
 
-// fixedEnd lets fixed holds come to their ends.
+// fixedEnd lets fixed holds reach their ends.
 func fixedEnd(t *T) { endsAs(t, true, protocol.LostFixed) }
 
-// longestHold lets holds end that the daemon renews, but no longer than its configuration allows.
+// longestHold lets holds end that the daemon renews, but only for as long as its configuration
+// allows.
 func longestHold(t *T) { endsAs(t, false, protocol.LostTooLong) }
 
-// endsAs lets holds come to the ends that their grants state, with a lost push and without one.
+// endsAs lets holds reach the ends that their grants state, with a lost push and without one.
 func endsAs(t *T, fixed bool, why protocol.Reason) {
 	f := t.fake()
 	t.connect().ok()
@@ -504,7 +506,7 @@ func endsAs(t *T, fixed bool, why protocol.Reason) {
 	}
 }
 
-// endingHold has the client acquire key for a short time, as fixed or with an end that the daemon
+// endingHold makes the client acquire key for a short time, as fixed or with an end that the daemon
 // sets. It returns the end on the boot clock.
 func (f *fake) endingHold(key string, fixed bool, fence uint64) (asked, Fence, uint64) {
 	f.strays = true

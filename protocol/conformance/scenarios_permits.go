@@ -20,7 +20,7 @@ var permitScenarios = []Scenario{
 		[]string{"permits"}, permitLost},
 }
 
-// permit has the peer take a permit, or find none.
+// permit has the peer try to acquire a permit.
 func (p *peer) permit(key string, permits uint32) (Fence, error) {
 	g, err := p.c.Acquire(p.t.ctx, client.AcquireArgs{Key: key, Owner: rival, Permits: permits})
 	return Fence(g.Fence), err

@@ -153,7 +153,7 @@ func cancelCrossed(t *T) {
 		t.failf("the cancel is for the id %d and the key %q; the acquire has the id %d and the "+
 			"key k", c.Target, c.Key, q.ID)
 	}
-	// The grant was on its way: first the target is answered, then the cancel.
+	// The grant crosses the cancel: the daemon answers the target first, and then the cancel.
 	q.c.free(c.ID)
 	q.c.answer(q.ID, protocol.AppendCanceled(protocol.AppendGrant(nil, q.ID, f.grant(5)), c.ID, false))
 	a := w.answer()
@@ -174,8 +174,8 @@ func cancelCrossed(t *T) {
 	t.mustHold("k", again, "acquired after a wait was withdrawn")
 }
 
-// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only
-// after that answer, or under another owner number.
+// cancelAcquire delays the answer to a cancel. The client may send the next acquire of the owner
+// only after that answer, or with another owner number.
 func cancelAcquire(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -198,7 +198,7 @@ func cancelAcquire(t *T) {
 		t.answerRelease(q2, protocol.OK)
 	}
 	f.barrierWith(take)
-	// The grant has crossed the cancel. A client that keeps it re-enters it.
+	// The grant has crossed the cancel. A client that keeps this hold would re-enter it.
 	q.c.free(c.ID)
 	q.c.answer(q.ID, protocol.AppendCanceled(protocol.AppendGrant(nil, q.ID, f.grant(5)), c.ID, false))
 	c.c = nil
@@ -340,7 +340,7 @@ func manyLengths(t *T) {
 	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID,
 		[]protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
 	p = t.releaseMany(keys, p.fences(len(keys)))
-	// otherwise the client releases one by one
+	// Otherwise the client releases the keys one by one.
 	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany {
 		q.c.send(protocol.AppendCodes(nil, q.ID, make([]protocol.Code, 2)))
 		q.c.parted("2 codes for 3 keys")

@@ -70,7 +70,8 @@ func hello(t *T) {
 	t.mustNotHold("k", f, "after its release")
 }
 
-// connects gives connect and, if that is a success, an acquire; one of the two fails.
+// connects gives the client the command connect, and then an acquire if that succeeded. One of the
+// two must fail with one of names.
 func (t *T) connects(names ...string) {
 	p := t.connect()
 	if a := p.answer(); a.OK {
@@ -112,9 +113,9 @@ func pushBeforeWelcome(t *T) {
 	f.letGo("k", fence)
 }
 
-// overFor waits until a request that was in flight when its connection ended is
-// over: it fails with one of the names, or the client asks anew on another
-// connection, which is granted.
+// overFor waits until a request is over that was in flight when its connection ended. Either the
+// request fails with one of the names, or the client sends it again on another connection, where it
+// is granted.
 func (f *fake) overFor(p *pending, names ...string) {
 	var again asked
 	f.t.poll(p.what+", whose connection has ended", func() bool {
@@ -137,7 +138,7 @@ func (f *fake) overFor(p *pending, names ...string) {
 	if p.fence() != 1<<51 {
 		f.t.failf("an acquire that was asked anew has not the fence of its grant")
 	}
-	// otherwise its owner could not acquire the key again after a loss
+	// Otherwise its owner could not acquire the key again after a loss.
 	f.letGo(string(again.Key), 1<<51)
 }
 
@@ -154,7 +155,8 @@ func (t *T) lostConnection(half bool) {
 	t.connect().ok()
 	q, k := f.hold(want{key: "k"}, f.grant(3))
 	_, l := f.hold(want{key: "l"}, f.grant(4))
-	// a new key each time: a client that asks again may be granted it, and lose it
+	// Each round uses another key: a client that sends the request again may be granted the key, and
+	// lose it.
 	waits := fmt.Sprintf("m-%v", half)
 	p := t.acquire(want{key: waits, wait: -1})
 	f.expectAcquire(waits)
@@ -188,13 +190,13 @@ func inFlightEnds(t *T) {
 	t.mustNotHold("l", l, "it was released, and the connection has ended")
 }
 
-// hungDaemon answers pings first, and then nothing. Its connections stay open.
+// hungDaemon answers pings at first, and later nothing. Its connections stay open.
 func hungDaemon(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	p := t.acquire(want{key: "k", wait: -1})
 	f.expectAcquire("k")
-	// which is answered
+	// This ping is answered.
 	f.await("a ping while the client waits", func() bool { return f.pings > 0 })
 	if p.done() {
 		t.failf("the client has given up a wait without bound while the daemon answers pings")
@@ -219,7 +221,7 @@ func closeOnExec(t *T) {
 	}
 }
 
-// forked has the client fork, and then kills it while its child continues to run.
+// forked makes the client fork, and then kills it while its child continues to run.
 func forked(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -296,7 +298,7 @@ func restarted(t *T) {
 	t.mustNotHold("k", old, "with a new daemon")
 }
 
-// excluded2 fails the scenario unless the peer's hold still stands.
+// excluded2 fails the scenario unless the peer still has its hold.
 func (p *peer) excluded2(key string, f Fence) {
 	if _, err := p.c.Renew(p.t.ctx, key, rival, uint64(f), 0); err != nil {
 		p.t.failf("a release by another session freed %q: %v", key, err)
@@ -341,7 +343,7 @@ func stdinClosed(t *T) {
 	for _, k := range keys {
 		t.acquire(want{key: k}).fence()
 	}
-	if t.able("concurrent") { // it ends in the middle of a wait, too
+	if t.able("concurrent") { // the program must also end during a wait
 		p.acquire("waited", "nobody has it")
 		t.acquire(want{key: "waited", wait: -1})
 		p.waiters("waited", 1)
@@ -371,7 +373,7 @@ func heartbeat(t *T) {
 	f.beatsAreAnswered()
 }
 
-// heartbeatAdded is a client that has connected before a reload requires a heartbeat.
+// heartbeatAdded tests a client that has connected before a reload requires a heartbeat.
 func heartbeatAdded(t *T) { t.fake().beatsAreAnswered() }
 
 func (f *fake) beatsAreAnswered() {

@@ -36,16 +36,16 @@ var validityScenarios = []Scenario{
 		nil, clientStopped},
 }
 
-// short is the validity, in milliseconds, of a hold that is to end during the scenario.
+// short is the validity, in milliseconds, of a hold that must end during the scenario.
 const short = 700
 
-// early reports whether the boot clock is so far before until, in milliseconds, that a client must
-// still report a hold as held that is valid until then. The margin is for clocks that err on the
-// safe side, and for a busy machine.
+// early reports whether a client must still report a hold as held that is valid until until, in
+// milliseconds of the boot clock. The margin allows for clocks that err on the safe side, and for a
+// busy machine.
 func early(until uint64) bool { return bootMillis()+200 < until }
 
-// believes checks that the client reports a hold as held that is valid until until. Only an answer
-// that comes early counts.
+// believes checks that the client reports a hold as held that is valid until the given time. Only
+// an answer that comes early enough counts.
 func (t *T) believes(key string, f Fence, until uint64) {
 	if held := t.held(key, f); !held && early(until) {
 		t.failf("%q is valid for %d ms more, and the client does not believe it",
@@ -53,13 +53,13 @@ func (t *T) believes(key string, f Fence, until uint64) {
 	}
 }
 
-// ends looks that the client does not believe behind until.
+// ends checks that the client does not report the hold as held after until.
 func (t *T) ends(key string, f Fence, until uint64, why string) {
 	t.after(until)
 	t.mustNotHold(key, f, why)
 }
 
-// shortHold has the client hold key for a short time, and returns its end on the boot
+// shortHold makes the client hold key for a short time, and returns the end of the hold on the boot
 // clock.
 func (f *fake) shortHold(key string, fence uint64) (asked, Fence, uint64) {
 	return f.shortHoldFor(short, key, fence)
@@ -81,7 +81,7 @@ func (f *fake) shortHoldFor(left uint64, key string, fence uint64) (asked, Fence
 		if early(until) {
 			p.ok()
 		}
-		// Too slow: the client has found it over already.
+		// Too slow: the client has already found that the hold is over.
 	}
 }
 
@@ -94,8 +94,8 @@ type extended struct {
 	end   uint64 // the end of the keepalive's validity
 }
 
-// extend has the client acquire a key for a short time, and read a keepalive that extends it in
-// that time.
+// extend makes the client acquire a key for a short time, and read a keepalive that extends the
+// hold before that time is over.
 func (f *fake) extend(key string, fence, more uint64) extended {
 	for left := uint64(short); ; left *= 2 {
 		key := fmt.Sprint(key, "-", left)
@@ -105,7 +105,7 @@ func (f *fake) extend(key string, fence, more uint64) extended {
 		if early(until) {
 			return extended{key, got, until, until + more}
 		}
-		// Too slow: the client may have found the hold over before it read the keepalive.
+		// Too slow: the client may have found that the hold is over before it read the keepalive.
 	}
 }
 
@@ -208,7 +208,7 @@ func lateGrant(t *T) {
 	g := f.grantFor(50, 3)
 	g.Left = farAway
 	t.after(g.Deadline)
-	q.give(g) // it has waited in a buffer for all its time
+	q.give(g) // the grant has waited in a buffer for its whole validity
 	f.strays = true
 	t.poll("the answer to acquire", func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return p.done() })
 	t.mustNotHold("k", 3, "its grant came when its deadline had passed")
@@ -221,8 +221,8 @@ func lateGrant(t *T) {
 
 func otherClock(t *T, ahead int64) {
 	f := t.fakeWith(nil)
-	// The boot clock may be younger than that: there is a daemon's clock of an hour less nowhere
-	// then.
+	// The machine may have started less than an hour ago. Then no daemon's clock can be an hour
+	// behind.
 	f.skew = max(ahead, 1-int64(bootMillis()))
 	f.listen()
 	t.connect().ok()
@@ -242,7 +242,7 @@ func otherClock(t *T, ahead int64) {
 func slowHello(t *T) {
 	const ahead, took = 1500, 1600
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
-		w := c.f.welcome() // read at once, and answered late
+		w := c.f.welcome() // read at once, but answered late
 		c.f.t.waitMuted(bootMillis() + took)
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
 	})
@@ -255,7 +255,7 @@ func slowHello(t *T) {
 	g := f.grantFor(short, 4)
 	q.give(g)
 	f.strays = true
-	p.answer() // either way: what is left behind the hello's time may be nothing
+	p.answer() // success or failure: after the time of the hello, no validity may be left
 	t.ends("k", 4, g.Deadline-ahead, "the hello took 1.6 s, the daemon's clock is 1.5 s ahead, and the deadline has passed")
 	t.mustHold("far", far, "its deadline is far away")
 }

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sendPieces writes b byte by byte, each when the other side has read the one
-// before, so that it does read them one by one.
+// sendPieces writes b byte by byte. It writes each byte only after the other side has read the one
+// before, so that the other side does read them one by one.
 func sendPieces(nc *net.UnixConn, b []byte) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -33,8 +33,8 @@ func sendPieces(nc *net.UnixConn, b []byte) {
 }
 
 // inheritable reports whether the descriptor at the other end of a connection is not close-on-exec.
-// Its number cannot be found out, so every Unix socket of that process counts, except its standard
-// streams.
+// The number of that descriptor is not known, so every Unix socket of that process counts, except
+// its standard streams.
 func inheritable(nc *net.UnixConn) (bool, error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
@@ -69,7 +69,7 @@ func inheritable(nc *net.UnixConn) (bool, error) {
 		}
 		info, err := os.ReadFile(dir + "fdinfo/" + fd.Name())
 		if err != nil {
-			continue // closed meanwhile
+			continue // it was closed meanwhile
 		}
 		for line := range strings.Lines(string(info)) {
 			if flags, ok := strings.CutPrefix(line, "flags:"); ok {

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/renewer"
 )
 
-// T is a scenario that runs. Its methods end the scenario when they fail; they are
-// for its goroutine alone.
+// T is a running scenario. Its methods end the scenario when they fail. Only the goroutine of the
+// scenario may call them.
 type T struct {
 	ctx     context.Context
 	name    string
@@ -22,17 +22,17 @@ type T struct {
 	p       *program
 	can     []string
 	cleanup []func()
-	faults  chan error // what the fake daemon finds fault with
-	last    int        // the last command
+	faults  chan error // faults that the fake daemon finds
+	last    int        // the id of the last command
 	polled  string     // what poll waits for
 }
 
-// failure is what ends a scenario.
+// failure is the panic value that ends a scenario.
 type failure struct{ why string }
 
 func (t *T) failf(format string, a ...any) { panic(failure{fmt.Sprintf(format, a...)}) }
 
-// must fails on an error of the runner's own doing.
+// must ends the scenario if the runner itself has failed.
 func (t *T) must(err error) {
 	switch {
 	case err == nil:
@@ -45,14 +45,14 @@ func (t *T) must(err error) {
 
 func (t *T) defers(f func()) { t.cleanup = append(t.cleanup, f) }
 
-// end undoes everything, the last first.
+// end runs all cleanups, the last one first.
 func (t *T) end() {
 	for _, f := range slices.Backward(t.cleanup) {
 		f()
 	}
 }
 
-// run carries out the scenario and says how it ended.
+// run carries out the scenario and returns its outcome.
 func (t *T) run(o *Options, s *Scenario) (outcome Outcome, why string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -116,8 +116,8 @@ func (t *T) fault(err error) {
 	}
 }
 
-// await waits until cond, which is asked with program.mu held, and whenever the
-// client has said something.
+// await waits until cond returns true. cond is called with program.mu held, whenever the client has
+// printed something.
 func (t *T) await(what string, cond func() bool) {
 	for {
 		t.p.mu.Lock()
@@ -151,7 +151,7 @@ func (t *T) timeout(what string) {
 	t.failf("cut short while waiting for %s", what)
 }
 
-// poll asks until ok; for what nobody tells.
+// poll calls ok until it returns true. It is for conditions whose changes are not reported.
 func (t *T) poll(what string, ok func() bool) {
 	t.polled = what
 	defer func() { t.polled = "" }()
@@ -173,7 +173,7 @@ func (t *T) after(ms uint64) {
 	}
 }
 
-// waitMuted is after for a goroutine of the fake: it may be cut short.
+// waitMuted is like after, for a goroutine of the fake. It may end early.
 func (t *T) waitMuted(ms uint64) {
 	for left := int64(ms) - int64(bootMillis()); left > 0; left = int64(ms) - int64(bootMillis()) {
 		select {
@@ -186,14 +186,14 @@ func (t *T) waitMuted(ms uint64) {
 
 func bootMillis() uint64 { return uint64(renewer.Boottime() / int64(time.Millisecond)) }
 
-// pending is a command that has been given.
+// pending is a command that the client has been given.
 type pending struct {
 	t    *T
 	id   int
 	what string
 }
 
-// send gives a command.
+// send gives the client a command.
 func (t *T) send(c Command) *pending {
 	what := fmt.Sprint("the answer to ", c["do"])
 	if k, ok := c["key"]; ok {
@@ -201,13 +201,14 @@ func (t *T) send(c Command) *pending {
 	}
 	id, err := t.p.send(c)
 	if err != nil {
-		t.await(what, func() bool { return false }) // it has ended, and that says more
+		// the client has ended; await reports that with more details
+		t.await(what, func() bool { return false })
 	}
 	t.last = id
 	return &pending{t, id, what}
 }
 
-// refused is the error of the last command; empty while it has none.
+// refused returns the error of the last command; it is empty if there is none.
 func (t *T) refused() string {
 	t.p.mu.Lock()
 	defer t.p.mu.Unlock()
@@ -217,7 +218,7 @@ func (t *T) refused() string {
 	return ""
 }
 
-// done says whether the answer is there.
+// done reports whether the answer has arrived.
 func (p *pending) done() bool {
 	p.t.p.mu.Lock()
 	defer p.t.p.mu.Unlock()
@@ -249,7 +250,7 @@ func (p *pending) fence() Fence {
 	return *a.Fence
 }
 
-// fails waits for one of these errors; for any when none is named.
+// fails waits for one of these errors, or for any error if names is empty.
 func (p *pending) fails(names ...string) string {
 	a := p.answer()
 	if a.OK {
@@ -261,7 +262,7 @@ func (p *pending) fails(names ...string) string {
 	return a.Error
 }
 
-// want is what to acquire.
+// want describes an acquire.
 type want struct {
 	key     string
 	owner   uint64 // 1 when 0
@@ -297,8 +298,8 @@ func (t *T) releaseAs(owner uint64, key string, f Fence) *pending {
 	return t.send(Command{"do": "release", "key": key, "owner": owner, "fence": f})
 }
 
-// releaseLost has the client release a hold that ended with its connection. Before that, the client
-// may not acquire the key again for that owner.
+// releaseLost makes the client release a hold that ended with its connection. Before that, the
+// client may not acquire the key again for the same owner.
 func (t *T) releaseLost(key string, f Fence) {
 	if a := t.release(key, f).answer(); !a.OK && a.Error != "not_held" && a.Error != "closed" {
 		t.failf("the release of a hold of %q whose connection has ended failed with %q",
@@ -310,10 +311,10 @@ func (t *T) renew(key string, f Fence, ttl int64) *pending {
 	return t.send(Command{"do": "renew", "key": key, "owner": 1, "fence": f, "ttl_ms": ttl})
 }
 
-// connect has the client connect, if it does not by itself.
+// connect gives the client the command connect.
 func (t *T) connect() *pending { return t.send(Command{"do": "connect"}) }
 
-// held asks whether the client believes that it holds.
+// held asks the client whether it has the hold.
 func (t *T) held(key string, f Fence) bool { return t.heldAs(1, key, f) }
 
 func (t *T) heldAs(owner uint64, key string, f Fence) bool {
@@ -336,15 +337,15 @@ func (t *T) mustNotHold(key string, f Fence, when string) {
 	}
 }
 
-// parts waits until the client believes no longer; for what it learns by its
-// socket, which no command overtakes or waits for.
+// parts waits until the client no longer reports the hold as held. It is for facts that the client
+// learns from its socket, which are not ordered with commands.
 func (t *T) parts(key string, f Fence, why string) {
 	t.poll(fmt.Sprintf("the client to stop believing that it holds %q: %s", key, why), func() bool {
 		return !t.held(key, f)
 	})
 }
 
-// told waits for a lost event, of a client that has them.
+// told waits for a lost event, if the client has the ability to send them.
 func (t *T) told(key string, f Fence, reasons ...string) {
 	if !t.able("events") {
 		return

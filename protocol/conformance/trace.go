@@ -15,7 +15,7 @@ import (
 )
 
 // This file traces the frames on the socket, for the exchange that is shown when a scenario fails.
-// C marks frames from the client, D frames from the daemon.
+// C marks frames from the client, and D frames from the daemon.
 
 // tracer notes the frames of one direction of a connection, which may arrive in pieces.
 type tracer struct {
@@ -197,7 +197,7 @@ func (r *relay) keep(near, far *net.UnixConn) bool {
 }
 
 // pass forwards one direction, whose sender is 'C' or 'D'. At the end of the stream it closes the
-// writing side of the other connection; after an error it closes both.
+// writing side of the other connection. After an error it closes both connections.
 func (r *relay) pass(from, to *net.UnixConn, sender byte) {
 	tr := tracer{note: r.t.p.frame, from: sender}
 	buf := make([]byte, 64<<10)

@@ -27,7 +27,8 @@ type vector struct {
 	}
 }
 
-// vectors reads a file. A fault in it is the program's.
+// vectors reads a file. It panics if the file has a fault, because the file is a part of the
+// program.
 func vectors(file string) (all []vector) {
 	b, err := goldens.Files.ReadFile(file)
 	if err != nil {
@@ -55,15 +56,15 @@ func vectors(file string) (all []vector) {
 	return all
 }
 
-// The places of values among a vector's groups.
+// The indices of values among the groups of a vector.
 const (
 	atID       = 3
 	atOwner    = 5 // of lost
 	atDeadline = 6 // of a grant
 )
 
-// with returns the frame with the number at a place replaced, in the width that it has
-// there if that is wide enough; and the header made to fit.
+// with returns the frame with the number at one index replaced. The number keeps its width if that
+// is large enough. The header is adapted.
 func (v *vector) with(at int, n uint64) []byte {
 	if len(v.groups) > at {
 		g := v.groups[at]
@@ -89,7 +90,7 @@ func (v *vector) lasting(until uint64) *vector {
 	return &long
 }
 
-// frame returns the frame as it stands.
+// frame returns the bytes of the frame.
 func (v *vector) frame() (b []byte) {
 	for _, g := range v.groups {
 		b = append(b, g...)

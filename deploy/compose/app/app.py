@@ -6,7 +6,7 @@ import time
 import locksidecar
 
 name = os.environ.get("NAME", "app")
-rounds = int(os.environ.get("ROUNDS", "0"))  # 0: for ever
+rounds = int(os.environ.get("ROUNDS", "0"))  # 0 means no end
 client = locksidecar.Client()
 
 done = 0

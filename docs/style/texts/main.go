@@ -1,7 +1,6 @@
-// Command texts prints, as Markdown, the prose of the Go files below the directories that its
-// arguments name: the comments, and the sentences that the program says to people, which are the
-// string literals of at least five words outside tests. Each follows its file and line. It is for
-// the check of the prose.
+// Command texts prints the prose of Go files as Markdown, so that the prose can be checked. Its
+// arguments name directories. The prose is the comments, and the string literals of at least five
+// words outside tests, because these are messages to people. The file and the line precede each.
 package main
 
 import (

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// fault is the name of the client's fault; empty for none.
+// fault is the name of the client's fault; it is empty for a client without a fault.
 type fault string
 
 func (f fault) is(name string) bool { return string(f) == name }
@@ -18,9 +18,9 @@ type Client struct {
 	say   func(any) // prints a line; does not block for long
 
 	mu      sync.Mutex
-	conn    *conn             // guarded by mu, as is all below; the newest, or nil
+	conn    *conn             // guarded by mu, as are all fields below; the newest connection, or nil
 	dialing chan struct{}     // closed when the dial in progress ends; nil if there is none
-	holds   map[name][]*hold  // the newest last
+	holds   map[name][]*hold  // the newest hold is last
 	giveUp  map[int]func()    // by command id: withdraws its acquire
 	newest  map[string]uint64 // for a fault: the last fence of a key
 	single  sync.Mutex        // for a fault
@@ -54,8 +54,8 @@ func (c *Client) connect() (*conn, error) {
 	return cn, nil
 }
 
-// refused returns an error if the owner has lost the key and not released it. Then it may not
-// acquire the key.
+// refused returns an error if the owner has lost the key and has not released it. Then the owner
+// may not acquire the key.
 func (c *Client) refused(w keyOwner) error {
 	for n, hs := range c.holds {
 		for _, h := range hs {
@@ -109,7 +109,7 @@ func (c *Client) find(n name) *hold {
 	return found
 }
 
-// terms are what an acquire asks for besides the key.
+// terms are the terms of an acquire besides the key.
 type terms struct {
 	owner   uint64
 	mode    string
@@ -236,7 +236,7 @@ func (c *Client) asked(key string, q *terms) (string, []any) {
 	return key, fs
 }
 
-// withdraw gives an acquire up. Its caller returns at once, and a grant that still comes is
+// withdraw abandons an acquire. Its caller returns at once, and a grant that still arrives is
 // released. It returns false if the acquire has ended already.
 func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	if cn.calls[id] != cl || c.fault.is("ignores-cancel") {
@@ -265,7 +265,7 @@ func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	case cl.done <- failure("canceled"):
 	default:
 	}
-	cl.done = make(chan error, 1) // nobody waits any more
+	cl.done = make(chan error, 1) // nothing waits for it any more
 	return true
 }
 
@@ -318,7 +318,7 @@ func (c *Client) release(n name) error {
 			}
 		}}, h.key, h.owner, h.fence, flags)
 	if err != nil {
-		return nil // the connection has ended, which releases the hold, too
+		return nil // the end of the connection releases the hold, too
 	}
 	c.mu.Unlock()
 	err = <-cl.done
@@ -354,7 +354,7 @@ func (c *Client) letGoLost(h *hold) error {
 	return why
 }
 
-// change is a renewal or a downgrade.
+// change sends a renewal or a downgrade.
 func (c *Client) change(n name, op int, more ...any) (*hold, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,9 +22,9 @@ func now() int64 { return renewer.Boottime() / int64(time.Millisecond) }
 
 // The limits after which a daemon counts as hung.
 const (
-	// a ping is sent when nothing was read for this long while a reply is awaited
+	// A ping is sent when nothing was read for this long while a reply is awaited.
 	pingAfter = time.Second
-	// the connection ends when nothing was read for this long after the ping
+	// The connection ends when nothing was read for this long after the ping.
 	timeout = 5 * time.Second
 )
 
@@ -65,7 +65,8 @@ type conn struct {
 	calls  map[uint64]*call
 	order  []uint64 // for a fault
 	holds  []*hold
-	// acquires given up whose cancel is not answered: closed when it is
+	// giving has the abandoned acquires whose cancel is not answered. Each channel is closed by the
+	// answer.
 	giving    map[keyOwner]chan struct{}
 	lastID    uint64
 	limit     int
@@ -158,7 +159,7 @@ func (c *conn) welcomed(f *fields) error {
 // local converts a time of the daemon's clock to ours.
 func (c *conn) local(t uint64) int64 { return int64(t) + c.shift }
 
-// send sends a request. Called with Client.mu held.
+// send sends a request. It is called with Client.mu held.
 func (c *conn) send(op int, cl *call, fs ...any) (*call, error) {
 	if c.ended != nil {
 		return nil, failure("closed")
@@ -255,7 +256,7 @@ func (c *conn) next(in io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// message handles one frame. Called with Client.mu held.
+// message handles one frame. It is called with Client.mu held.
 func (c *conn) message(payload []byte) error {
 	fault := c.client.fault
 	m, err := decode(payload, fault)
@@ -371,7 +372,7 @@ func (c *conn) push(event uint64, f *fields) error {
 	return nil
 }
 
-// lost handles the push of that name.
+// lost handles a lost push for the hold n.
 func (c *conn) lost(n name, reason string, number uint64) {
 	fault := c.client.fault
 	if fault.is("ignores-lost") || fault.is("ignores-unknown-reasons") &&
@@ -391,8 +392,8 @@ func (c *conn) lost(n name, reason string, number uint64) {
 	}
 }
 
-// watch ends the connection if the daemon hangs: it does not answer a ping while a reply is
-// awaited.
+// watch ends the connection if the daemon hangs, which means that it does not answer a ping while a
+// reply is awaited.
 func (c *conn) watch() {
 	pinged, looks := int64(0), 0
 	for range time.Tick(50 * time.Millisecond) {
@@ -450,13 +451,14 @@ func (c *conn) finish(why error) {
 	c.calls, c.giving = nil, nil
 }
 
-// end ends every hold and every request, and closes the connection. Called with Client.mu held.
+// end ends every hold and every request, and closes the connection. It is called with Client.mu
+// held.
 func (c *conn) end(why error) {
 	c.finish(why)
 	_ = c.nc.Close()
 }
 
-// shutdown ends the session for every process that has the socket. It is for a fault.
+// shutdown ends the session for every process that has the socket. Only a fault uses it.
 func (c *conn) shutdown() {
 	if raw, err := c.nc.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })

@@ -14,8 +14,8 @@ type keyOwner struct {
 	owner uint64
 }
 
-// hold is one hold, from its grant until it has been released as often as it was acquired. Guarded
-// by Client.mu.
+// hold is one hold, from its grant until it has been released as often as it was acquired. It is
+// guarded by Client.mu.
 type hold struct {
 	name
 	c        *conn
@@ -23,14 +23,15 @@ type hold struct {
 	fixed    bool  // acquired as fixed; a re-entry does not change that
 	valid    int64 // milliseconds of our clock: stated validity
 	end      int64 // when it ends, whatever a keepalive states; 0 for never
-	count    int   // acquires less releases, our own
+	count    int   // the client's own count: acquires less releases
 	lost     string
 	releases int // releases of the last count in flight
 	over     bool
 	believed bool // for a fault: the result of its timer
 }
 
-// held answers the program. A hold that has run out is lost from then on.
+// held answers the program's question whether the hold is held. A hold that has run out is lost
+// from then on.
 func (h *hold) held() bool {
 	owned := h.owned()
 	if !owned && !h.c.client.fault.is("denies-and-forgets") {
@@ -107,14 +108,14 @@ func (h *hold) stated(until int64) {
 	}
 }
 
-// revive is for faults: it makes a hold valid again that has run out.
+// revive makes a hold valid again that has run out. Only faults use it.
 func (h *hold) revive() {
 	if h.lost == "silence" {
 		h.lost = ""
 	}
 }
 
-// lose ends the hold if it has not been released. It tells the first reason, once.
+// lose ends the hold if it has not been released. It reports only the first reason, and only once.
 func (h *hold) lose(reason string) {
 	if h.over || h.lost != "" {
 		return

@@ -190,7 +190,7 @@ func (d *decoder) other(c byte) (any, error) {
 	return skipped{}, nil
 }
 
-// fields reads the fields of a message one by one. err is set if one is missing or has another
+// fields reads the fields of a message one by one. err is set if a field is missing or has another
 // type.
 type fields struct {
 	vs    []any
@@ -246,7 +246,7 @@ func (f *fields) array() []any {
 	return vs
 }
 
-// done returns the error of the fields read so far. The rest are fields of a later version.
+// done returns the error of the fields read so far. The remaining fields belong to a later version.
 func (f *fields) done() error {
 	if f.err == nil && len(f.vs) > 0 && f.fault.is("refuses-appended-fields") {
 		return errBad
@@ -279,9 +279,9 @@ func encode(b []byte, vs ...any) []byte {
 	return b
 }
 
-// head appends a number or a length n. If n is less than below, it goes into the byte fix of the
-// type. Otherwise it follows one of the wider types, of which the first, wide, has one byte, or two
-// for an array.
+// head appends a number or a length n. If n is less than below, it is encoded within the byte fix
+// of the type. Otherwise it follows the byte of a wider type. The first of these types is wide; its
+// n has one byte, or two for an array.
 func head(b []byte, fix byte, below uint64, wide byte, n uint64) []byte {
 	if n < below {
 		return append(b, fix|byte(n))

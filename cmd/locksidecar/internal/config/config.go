@@ -21,24 +21,24 @@ type Config struct {
 	SocketMode  fs.FileMode
 	SocketGroup string
 	AdminListen string // "host:port", or empty
-	HostName    string // empty for the machine's own
+	HostName    string // empty for the machine's host name
 
-	Main   StoreSettings    // of the keys whose namespace names no other
-	Stores []*StoreSettings // by name
+	Main   StoreSettings    // the store of all keys whose namespace names no other store
+	Stores []*StoreSettings // sorted by name
 
 	Policy
 	Namespaces []*Namespace
 	Classes    []Class
 
 	Drain           time.Duration
-	KeepOverRestart bool // holds pass to the next process by way of the service manager
+	KeepOverRestart bool // holds pass to the next process through the service manager
 	Limits          Limits
 	Log             Log
 
-	from map[string]string // where a setting was set, by its path; not there for defaults
+	from map[string]string // where each setting was set, by its path; has no defaults
 }
 
-// Class is a name in metrics for keys that begin with a prefix.
+// Class is a name for metrics of the keys that begin with a prefix.
 type Class struct{ Name, Prefix string }
 
 // Limits bound what clients may use.
@@ -49,11 +49,11 @@ type Limits struct {
 	MaxFrame   int // bytes
 	OutBuffer  int // bytes
 
-	// Of all connections of a user together; 0 for no bound.
+	// These limits are for all connections of a user together; 0 means no limit.
 	UserConns, UserHolds, UserWaiters, UserRate int
 }
 
-// Log is how the daemon logs.
+// Log has the settings of the daemon's log.
 type Log struct {
 	Level  string
 	Format string
@@ -61,8 +61,8 @@ type Log struct {
 	Keys   string
 }
 
-// Default returns the built-in configuration. env is the environment, for the
-// socket's default path.
+// Default returns the built-in configuration. env is the environment, which decides the default
+// path of the socket.
 func Default(env Env) *Config {
 	return &Config{
 		Socket:     DefaultSocket(env, os.Geteuid()),
@@ -90,12 +90,12 @@ func (e Env) get(name string) string {
 	return v
 }
 
-// FileVariable names the configuration file when no flag does.
+// FileVariable is the variable that names the configuration file if no flag does.
 const FileVariable = "LOCKSIDECAR_CONFIG"
 
-// Load reads the configuration from file (unless empty), the environment and the
-// flags that were set. Its error names everything that is wrong, one fault a
-// line. The configuration is returned with an error too, as far as it was read.
+// Load reads the configuration from file (unless that is empty), the environment, and the flags
+// that were set. Its error names every fault, one on each line. With an error, Load also returns
+// the part of the configuration that it has read.
 func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 	c := Default(env)
 	var faults []error
@@ -106,7 +106,7 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 		faults = append(faults, c.readFile(file)...)
 	}
 	if env.get(Find("password").Variable()) != "" || env.get(Find("password_file").Variable()) != "" {
-		// One variable also replaces the other field of the file.
+		// A variable for one of the two fields also replaces the other one, if the file sets that.
 		c.Main.Password, c.Main.PasswordFile = "", ""
 	}
 	for i := range settings {

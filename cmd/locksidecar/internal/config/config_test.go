@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// environ is an environment.
+// environ is an environment for tests.
 type environ map[string]string
 
 func (e environ) get(name string) (string, bool) { v, ok := e[name]; return v, ok }
@@ -309,7 +309,7 @@ func TestTheExampleIsWellFormed(t *testing.T) {
 	}
 }
 
-// Every field stands in the example, with its default.
+// The example has every field, with its default.
 func TestTheExampleHasEveryDefault(t *testing.T) {
 	b, err := os.ReadFile(example)
 	if err != nil {

@@ -17,9 +17,9 @@ import (
 // maxFile is larger than any configuration needs.
 const maxFile = 1 << 20
 
-// readFile reads a YAML file and returns all its faults, each with its line. It reads
-// nodes and not a struct, so that a value is the original text: a mode is octal, a
-// duration has a unit, and every fault has a line.
+// readFile reads a YAML file and returns all its faults, each with its line. It reads YAML nodes
+// instead of a struct, so that it has the original text of each value and the line of each fault.
+// The text matters, because a mode is octal and a duration has a unit.
 func (c *Config) readFile(path string) []error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Config) readFile(path string) []error {
 	var doc yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
-		return nil // nothing but comments: the defaults
+		return nil // the file has only comments: all defaults
 	case err != nil:
 		return []error{fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))}
 	}
@@ -72,8 +72,8 @@ func (r *fileReader) unknown(key *yaml.Node, path string, known []string) {
 	r.fault(key, "unknown field %q; known here: %s", path, strings.Join(known, ", "))
 }
 
-// each calls one for each field of n, which is the value of the field path. A fault says that n
-// has to be must.
+// each calls one for each field of n, which is the value of the field path. If n is not a map, the
+// fault says that it has to be must.
 func (r *fileReader) each(
 	path string, n *yaml.Node, must string, one func(path string, key, value *yaml.Node),
 ) {
@@ -86,7 +86,7 @@ func (r *fileReader) each(
 		r.fault(n, "aliases are not understood here")
 		return
 	case n.Tag == "!!null":
-		return // nothing but comments
+		return // only comments
 	case n.Kind != yaml.MappingNode:
 		r.fault(n, "%s has to be %s", path, must)
 		return
@@ -108,10 +108,10 @@ func (r *fileReader) each(
 	}
 }
 
-// named is what the value of a field has to be whose fields have names that the user chooses.
+// named describes the value of a field whose own fields have names that the user chooses.
 const named = "names with fields under each"
 
-// fieldsAs is what the value of a field has to be that has the given fields.
+// fieldsAs describes the value of a field that has the given fields.
 func fieldsAs(known []string) string {
 	return fmt.Sprintf("fields with values, as in %q", known[0]+": …")
 }
@@ -123,7 +123,8 @@ func (r *fileReader) level(path string, n *yaml.Node) {
 
 func (r *fileReader) field(path string, key, value *yaml.Node) {
 	parent := strings.TrimSuffix(strings.TrimSuffix(path, key.Value), ".")
-	if !slices.Contains(fieldsUnder(parent), key.Value) { // also if it is empty, or has dots
+	// this also refuses an empty name, or one with dots
+	if !slices.Contains(fieldsUnder(parent), key.Value) {
 		r.unknown(key, path, fieldsUnder(parent))
 		return
 	}
@@ -218,11 +219,11 @@ func readFields[T any](
 	})
 }
 
-// isText reports whether the text of n is in its Value: not so for an alias, or a key that is a
-// list.
+// isText reports whether n.Value is the text of n. It is false for an alias, and for a key that is
+// a list.
 func isText(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.Tag != "!!binary" }
 
-// scalarOrList returns the text of a value; the values of a list are separated by commas.
+// scalarOrList returns the text of a value. Commas separate the values of a list.
 func scalarOrList(n *yaml.Node) (string, bool) {
 	switch {
 	case isText(n) && n.Tag != "!!null":

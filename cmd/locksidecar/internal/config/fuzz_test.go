@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// FuzzFile: whatever stands in the file, it is read or every fault of it is named, and a password
-// is shown in neither.
+// FuzzFile checks that any file is either read, or refused with all its faults. Neither way shows a
+// password.
 func FuzzFile(f *testing.F) {
 	example, err := os.ReadFile("../../../../deploy/locksidecar.example.yaml")
 	if err != nil {

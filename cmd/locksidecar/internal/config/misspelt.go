@@ -8,9 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/nearest"
 )
 
-// Misspelt returns an error that names each environment variable that is nearly one of ours. It
-// ignores other variables with our prefix: Kubernetes sets LOCKSIDECAR_PORT for a service named
-// locksidecar.
+// Misspelt returns an error that names each environment variable whose name is nearly one of ours.
+// It ignores other variables with our prefix, because Kubernetes sets LOCKSIDECAR_PORT for a
+// service named locksidecar.
 func Misspelt(environ []string) error {
 	const ours = "LOCKSIDECAR_"
 	known := []string{"config", "socket", "key", "fence"}

@@ -42,7 +42,7 @@ type Namespace struct {
 	MaxWaiters int // of all clients together; 0 for no bound
 	Policy
 
-	set []assignment // values for inherit to set, after those of the top level
+	set []assignment // values that inherit sets, after the values of the top level
 }
 
 // assignment is a value of a namespace, still as text.
@@ -97,11 +97,11 @@ var policyFields = []Field[Policy]{
 			"`interop` or on Redlock.",
 		Example: "2s", value: func(p *Policy) value { return duration(&p.Linger, 0, longestLinger) }},
 	{Path: "linger_pause", Help: "how long linger is off for a lock after another host has " +
-		"wanted it",
+		"requested it",
 		Example: "1s", value: func(p *Policy) value { return duration(&p.LingerPause, 0, 0) }},
 	{Path: "interop", Help: "share the keys fairly with plain lockers, which poll",
-		More: "Local handoffs of a key end after 500 ms at the latest; then this host leaves " +
-			"the key alone for 250 ms. `max_handoffs` and `max_handoff_time` still apply when " +
+		More: "Local handoffs of a key end after 500 ms at the latest. Then this host does not " +
+			"acquire the key for 250 ms. `max_handoffs` and `max_handoff_time` still apply when " +
 			"another host with locksidecar waits.",
 		Example: "true", value: func(p *Policy) value { return yesno(&p.Interop) }},
 	{Path: "fence_epoch", Help: "raises fences; set the same value on every host and never lower " +

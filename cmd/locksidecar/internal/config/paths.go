@@ -22,8 +22,8 @@ func DefaultSocket(env Env, uid int) string {
 	return systemSocket
 }
 
-// ClientSocket returns the socket that a client command connects to: the one given,
-// else SocketVariable's, else the default one.
+// ClientSocket returns the socket that a client command connects to: the given one, or else the one
+// in SocketVariable, or else the default.
 func ClientSocket(given string, env Env, uid int) string {
 	if given != "" {
 		return given
@@ -34,8 +34,9 @@ func ClientSocket(given string, env Env, uid int) string {
 	return DefaultSocket(env, uid)
 }
 
-// maxSocket leaves room for ".admin" and ".new" in the longest path that every system takes
-// for a Unix socket: 108 bytes on Linux and 104 on others, with a zero byte at the end.
+// maxSocket is the longest path of the socket. It leaves room for ".admin" and ".new" in the path
+// of a Unix socket, which has at most 108 bytes on Linux and 104 elsewhere. One of these is a zero
+// byte.
 const maxSocket = 93
 
 // CheckSocket returns an error if path cannot be the path of a Unix socket.

@@ -36,7 +36,7 @@ func TestTheReferenceIsWhatTheProgramSays(t *testing.T) {
 	}
 }
 
-// Each example is taken as it stands, and is not the default.
+// Each example is accepted as it is written, and is not the default.
 func TestTheReferencesExamples(t *testing.T) {
 	var b bytes.Buffer
 	if err := config.WriteReference(&b); err != nil {

@@ -13,11 +13,11 @@ import (
 // Field is one field of T, which is the configuration or a part of it.
 type Field[T any] struct {
 	Path    string // in the file, with a dot before each level
-	Flag    string // of serve; empty if it has none
-	Help    string // `x` in it names the value
+	Flag    string // name of serve's flag; empty if there is none
+	Help    string // `x` in it is the name of the value
 	More    string // whole sentences, for the reference
-	Example string // as a file has it; the default if it is empty
-	Secret  bool   // never shown, and only ever in files or the environment
+	Example string // in the form of the file; empty if the default is the example
+	Secret  bool   // never shown, and set only in files or the environment
 	Restart bool   // SIGHUP does not change it
 	value   func(*T) value
 }
@@ -25,7 +25,7 @@ type Field[T any] struct {
 // Setting is one field of the configuration.
 type Setting = Field[Config]
 
-// within makes fields of a part of T fields of T.
+// within converts fields of a part of T into fields of T.
 func within[T, P any](part func(*T) *P, fields []Field[P]) []Field[T] {
 	var all []Field[T]
 	for _, f := range fields {
@@ -84,7 +84,7 @@ func (f *Field[T]) isList() bool {
 	return is
 }
 
-// Settings returns all of them, in the order of the example file.
+// Settings returns all settings, in the order of the example file.
 func Settings() []Setting { return settings }
 
 // settings begins with the settings of the sockets. The main store and the policy for all keys

@@ -12,7 +12,7 @@ import (
 // Kind is a kind of store.
 type Kind string
 
-// The kinds.
+// The kinds of stores.
 const (
 	KindEmbedded  Kind = "embedded"
 	KindRedis     Kind = "redis"

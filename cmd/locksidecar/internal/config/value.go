@@ -28,10 +28,10 @@ const (
 // value is a setting's value.
 type value interface {
 	pflag.Value
-	about() string // which values are allowed
+	about() string // a description of the allowed values
 }
 
-// parsed is a value whose text parse reads.
+// parsed is a value whose text is parsed by the function parse.
 type parsed[T any] struct {
 	v             *T
 	kind, allowed string
@@ -50,7 +50,7 @@ func (p parsed[T]) Set(s string) error {
 	return err
 }
 
-// text returns a value of any string without control characters.
+// text returns a value that accepts any string without control characters.
 func text(v *string) value {
 	return parsed[string]{v, "string", "text", func(s string) (string, error) {
 		if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
@@ -60,7 +60,8 @@ func text(v *string) value {
 	}}
 }
 
-// duration returns a value of a time from min to max. If max is 0, there is no limit.
+// duration returns a value that accepts a time from min to max. If max is 0, there is no upper
+// limit.
 func duration(v *time.Duration, min, max time.Duration) value {
 	allowed := "a time"
 	if min > 0 {
@@ -100,7 +101,7 @@ func durationOrNone(v *time.Duration, min time.Duration) value {
 	return p
 }
 
-// short formats a time without the units that are 0: 24h and not 24h0m0s.
+// short formats a time without the units that are 0: 24h instead of 24h0m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
@@ -127,7 +128,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// number returns a value of a whole number from min to max.
+// number returns a value that accepts a whole number from min to max.
 func number(v *int, min, max int) value {
 	return parsed[int]{v, "int", fmt.Sprintf("a number from %d to %d", min, max),
 		func(s string) (int, error) {
@@ -142,12 +143,12 @@ func number(v *int, min, max int) value {
 		}}
 }
 
-// octal is a file mode that is shown as a file has it.
+// octal is a file mode that is shown in octal, as in the file.
 type octal fs.FileMode
 
 func (m octal) String() string { return fmt.Sprintf("%#o", uint32(m)) }
 
-// mode returns a value of a file's permissions, octal.
+// mode returns a value that accepts the permissions of a file, in octal.
 func mode(v *fs.FileMode) value {
 	return parsed[octal]{(*octal)(v), "mode", "octal permissions, 0600 and more",
 		func(s string) (octal, error) {
@@ -162,7 +163,7 @@ func mode(v *fs.FileMode) value {
 		}}
 }
 
-// choice returns a value of one word of several.
+// choice returns a value that accepts one of several words.
 func choice(v *string, words ...string) value {
 	last := len(words) - 1
 	allowed := "`" + strings.Join(words[:last], "`, `") + "` or `" + words[last] + "`"
@@ -174,7 +175,7 @@ func choice(v *string, words ...string) value {
 	}}
 }
 
-// yesno returns a value of true or false.
+// yesno returns a value that accepts true or false.
 func yesno(v *bool) value {
 	return parsed[bool]{v, "bool", "`true` or `false`", func(s string) (bool, error) {
 		b, err := strconv.ParseBool(s)
@@ -185,7 +186,7 @@ func yesno(v *bool) value {
 	}}
 }
 
-// fence returns a value of a fence base.
+// fence returns a value that accepts a fence base.
 func fence(v *uint64) value {
 	return parsed[uint64]{v, "number", "a number below 2^52", func(s string) (uint64, error) {
 		n, err := strconv.ParseUint(s, 10, 64)
@@ -196,12 +197,12 @@ func fence(v *uint64) value {
 	}}
 }
 
-// list is shown with commas.
+// list is a list that is shown with commas.
 type list []string
 
 func (l list) String() string { return strings.Join(l, ",") }
 
-// names returns a value of a list of names, separated by commas.
+// names returns a value that accepts a list of names, separated by commas.
 func names(v *[]string) value {
 	return parsed[list]{(*list)(v), "names", "a list of names or numbers",
 		func(s string) (all list, err error) {

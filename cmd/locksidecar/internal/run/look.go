@@ -10,10 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look finds the file that a shell would run for name: name itself when it has a
-// slash, else the first executable in path (a PATH). The error is an
-// *fs.PathError, with ENOENT when there is no such file and what is wrong with
-// the file when there is one.
+// Look finds the file that a shell would run for name: name itself if it has a slash, or else the
+// first executable in path (a PATH). The error is an *fs.PathError. It is ENOENT if there is no
+// such file. If there is a file that cannot be run, the error says why.
 func Look(name, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, executable(name)
@@ -26,13 +25,13 @@ func Look(name, path string) (string, error) {
 		if dir == "" {
 			dir = "."
 		}
-		// Not Join: it would take "./" away, and with it the slash.
+		// filepath.Join would remove "./", and with it the slash.
 		file := dir + "/" + name
 		switch err := executable(file); {
 		case err == nil:
 			return file, nil
 		case !missing(err):
-			miss = err // there, but not to be run: a later one may be
+			miss = err // the file cannot be run, but a later one may be
 		}
 	}
 	return "", miss
@@ -60,9 +59,9 @@ func executable(file string) error {
 	return nil
 }
 
-// The exit codes of a shell for a command that could not be started.
+// The exit codes of a shell for a command that cannot be started.
 const (
-	CodeCannotRun = 126 // it is there, but cannot be run
+	CodeCannotRun = 126 // the file exists, but cannot be run
 	CodeNotFound  = 127
 )
 

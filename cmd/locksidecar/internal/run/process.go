@@ -11,8 +11,8 @@ import (
 
 // Command describes the command to run.
 type Command struct {
-	Args  []string    // the first is looked up as a shell does
-	Path  string      // PATH, for that
+	Args  []string    // the first one is looked up as a shell does
+	Path  string      // the PATH for looking it up
 	Env   []string    // the whole environment
 	Files [3]*os.File // standard input, output, error
 }
@@ -21,30 +21,29 @@ type Command struct {
 type Event struct {
 	Stopped syscall.Signal // the signal that stopped it; 0 if it ended
 	Killed  syscall.Signal // the signal that ended it; 0 if it exited by itself
-	Code    int            // its exit code; 128 + n when a signal n ended it
+	Code    int            // its exit code; 128 + n if signal n ended it
 }
 
-// Process is a child that runs, with its process group. The group's number is
-// the child's.
+// Process is a running child with its process group. The group's number is the child's process id.
 type Process struct {
 	pid    int
 	events chan Event
 	term   *terminal // nil without a controlling terminal
-	given  bool      // the group has the terminal from us
-	alone  bool      // the terminal's signal that ended the child reached nobody else
+	given  bool      // this process has given the terminal to the group
+	alone  bool      // the terminal's signal that ended the child has reached no other process
 }
 
-// Start runs c in a process group of its own and returns at once. When standard
-// input and output are the terminal and we are in its foreground, the group gets
-// it. The error is an *fs.PathError, for StartCode.
+// Start runs c in a process group of its own and returns at once. If standard input and output are
+// the terminal, and this process is in its foreground, the group gets the terminal. The error is an
+// *fs.PathError, for StartCode.
 func Start(c Command) (*Process, error) {
 	file, err := Look(c.Args[0], c.Path)
 	if err != nil {
 		return nil, err
 	}
 	p := &Process{events: make(chan Event, 1), term: openTerminal()}
-	// In a pipeline the others may want to read the terminal (a pager): then the
-	// group gets it when it first asks, by being stopped for it.
+	// In a pipeline, other processes such as a pager may want to read the terminal. Then the group
+	// gets the terminal when it first uses it, and is stopped for that.
 	if IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) && p.mayGive() {
 		p.term.save()
 		p.given = true
@@ -53,8 +52,9 @@ func Start(c Command) (*Process, error) {
 	go p.live(file, &c, started)
 	err = <-started
 	if p.term != nil {
-		// From here on we may be in the background, where writing to the terminal and
-		// taking it back would stop us. Not before the fork: it would be inherited.
+		// From here on this process may be in the background, where it would be stopped if it wrote to
+		// the terminal or took it back. The signal is ignored only after the fork, because the child
+		// would inherit that.
 		signal.Ignore(syscall.SIGTTOU)
 	}
 	if err != nil {
@@ -67,13 +67,13 @@ func Start(c Command) (*Process, error) {
 	return p, nil
 }
 
-// live is the child's life: the thread that forks it stays until it is reaped.
+// live forks the child and waits for its end. The thread that forks must stay until then.
 func (p *Process) live(file string, c *Command, started chan<- error) {
-	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	runtime.LockOSThread() // it is never unlocked, so the thread ends with this goroutine
 	attr := childAttr()
 	if p.given {
-		// The child takes it before it runs the command: nothing that it reads, and no
-		// key that is pressed, comes too early.
+		// The child takes the terminal before it runs the command. So the command reads all input from
+		// the terminal, and gets the signal of every key.
 		attr.Foreground, attr.Ctty = true, p.term.fd
 	}
 	pid, _, err := syscall.StartProcess(file, c.Args, &syscall.ProcAttr{
@@ -90,7 +90,7 @@ func (p *Process) live(file string, c *Command, started chan<- error) {
 		var ws syscall.WaitStatus
 		switch _, err := syscall.Wait4(pid, &ws, syscall.WUNTRACED, nil); {
 		case err == syscall.EINTR:
-		case err != nil: // nobody else waits for it, so this cannot be
+		case err != nil: // impossible, because nothing else waits for the child
 			p.events <- Event{Code: CodeCannotRun}
 			return
 		case ws.Stopped():
@@ -105,14 +105,14 @@ func (p *Process) live(file string, c *Command, started chan<- error) {
 	}
 }
 
-// Events is where stops and the end are reported.
+// Events returns the channel on which stops and the end are reported.
 func (p *Process) Events() <-chan Event { return p.events }
 
-// PID returns the child's process id, which is its group's too.
+// PID returns the child's process id, which is also the number of its group.
 func (p *Process) PID() int { return p.pid }
 
-// Signal sends sig to every process of the group. After the end of the child it
-// reaches those that it left behind; that there are none is not an error.
+// Signal sends sig to every process of the group. After the end of the child, the signal reaches
+// the processes that the child has left behind. It is not an error if there are none.
 func (p *Process) Signal(sig syscall.Signal) error {
 	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
 		return err
@@ -128,8 +128,8 @@ const (
 	drainDead  = 2 * time.Second
 )
 
-// Drain blocks, after the child's end, until no process of the group runs. It kills the remaining
-// ones at the time of kill.
+// Drain blocks, after the child's end, until no process of the group runs. At the time of kill it
+// kills the remaining processes.
 func (p *Process) Drain(kill <-chan time.Time) {
 	step := drainFirst
 	look := time.NewTimer(step)
@@ -151,7 +151,7 @@ func (p *Process) Drain(kill <-chan time.Time) {
 	}
 }
 
-// Close takes the terminal back. It is called once, after the child's end.
+// Close takes the terminal back. The caller calls it once, after the child's end.
 func (p *Process) Close(end Event) {
 	if p.term == nil {
 		return
@@ -160,19 +160,19 @@ func (p *Process) Close(end Event) {
 		p.term.set(p.term.own)
 		p.alone = end.Killed == syscall.SIGINT || end.Killed == syscall.SIGQUIT
 		if end.Killed != 0 {
-			p.term.restore() // it had no time for that
+			p.term.restore() // the child had no time to restore them
 		}
 	}
 	p.term.close()
 	p.term = nil
 }
 
-// PassOn is called at the end. A key that ended the child was meant for the whole job, but only
-// the group with the terminal got its signal. PassOn sends the signal to the rest of the job,
-// including this process.
+// PassOn is called at the end. A key that ended the child was meant for the whole job, but only the
+// group with the terminal got the signal. PassOn sends the signal to the rest of the job, including
+// this process.
 func (p *Process) PassOn(end Event) {
 	if p.alone {
-		signal.Notify(make(chan os.Signal, 1), end.Killed) // not us
+		signal.Notify(make(chan os.Signal, 1), end.Killed) // so that the signal does not end this process
 		syscall.Kill(0, end.Killed)
 	}
 }

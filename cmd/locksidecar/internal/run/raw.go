@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Modes are a terminal's, to go back to.
+// Modes are the modes of a terminal, which can be restored.
 type Modes struct {
 	f   *os.File
 	was unix.Termios
 }
 
-// Raw has the terminal f give each key at once and show none. The keys for signals still send
-// them.
+// Raw makes the terminal f pass on each key at once, and show no typed keys. The keys for signals
+// still send them.
 func Raw(f *os.File) (*Modes, error) {
 	was, err := unix.IoctlGetTermios(int(f.Fd()), getModes)
 	if err != nil {
@@ -31,9 +31,9 @@ func Raw(f *os.File) (*Modes, error) {
 	return &Modes{f, *was}, nil
 }
 
-// Restore goes back to them.
+// Restore restores the modes.
 func (m *Modes) Restore() { _ = unix.IoctlSetTermios(int(m.f.Fd()), setModes, &m.was) }
 
-// Stop stops our whole process group with sig, as the terminal's key does, and returns when we run
-// again: at once, or nearly, if no shell can continue us.
+// Stop stops the whole process group of this process with sig, as a key of the terminal does. It
+// returns when this process runs again: at once, or nearly so, if no shell can continue it.
 func Stop(sig syscall.Signal) { suspend(sig) }

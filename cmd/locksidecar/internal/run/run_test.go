@@ -20,15 +20,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bound is far longer than anything here takes.
+// bound is much longer than anything here takes.
 const bound = 30 * time.Second
 
-// child is a process of ours and its output, line by line.
+// child is a child process with its output, line by line.
 type child struct {
 	*run.Process
 	t    *testing.T
 	out  *bufio.Reader
-	pipe *os.File // behind out
+	pipe *os.File // the read end of out
 	in   *os.File
 }
 
@@ -143,20 +143,20 @@ func TestAStopIsReportedAndUndone(t *testing.T) {
 	}
 }
 
-// The kernel's promise to kill the child with its parent means the thread that
-// forked it. Go's threads come and go; that one must not.
+// The kernel kills the child when the thread ends that forked it, not only when the parent ends. Go
+// starts and ends threads, but that thread must not end.
 func TestTheChildOutlivesOurThreads(t *testing.T) {
 	p := start(t, "sh", "-c", "read x; echo on")
 	for range 50 {
-		// A stop brings whoever waits for the child back from the kernel, from
-		// where it could go on on another thread.
+		// A stop makes the goroutine that waits for the child return from the kernel. It could then
+		// continue on another thread.
 		p.Signal(syscall.SIGSTOP)
 		if ev := p.event(); ev.Stopped != syscall.SIGSTOP {
 			t.Fatalf("event %+v, want a stop", ev)
 		}
 		var wg sync.WaitGroup
 		for range 20 {
-			wg.Go(func() { runtime.LockOSThread() }) // and ends its thread
+			wg.Go(func() { runtime.LockOSThread() }) // its thread ends
 		}
 		wg.Wait()
 		p.Signal(syscall.SIGCONT)
@@ -173,7 +173,7 @@ func TestTheChildOutlivesOurThreads(t *testing.T) {
 }
 
 func TestDrainEndsWhatTheChildLeftBehind(t *testing.T) {
-	// The grandchild does not care about SIGTERM, and says so before the child ends.
+	// The grandchild ignores SIGTERM, and reports that before the child ends.
 	p := start(t, "sh", "-c", `sh -c 'trap "" TERM; echo $$; exec sleep 60' & read x; exit 0`)
 	left, err := strconv.Atoi(p.line())
 	if err != nil {
@@ -204,20 +204,20 @@ func TestDrainReturnsWhenTheGroupIsEmpty(t *testing.T) {
 		t.Fatal("the grandchild has ended, so this tests nothing")
 	}
 	time.AfterFunc(10*time.Millisecond, func() { p.in.Close() })
-	p.Drain(nil) // nobody is killed
+	p.Drain(nil) // it kills no process
 	if runs(left) {
 		t.Error("the grandchild runs after Drain")
 	}
 }
 
-// runs says whether a process is alive; the dead whom nobody has reaped are not.
+// runs reports whether a process is alive. A dead process that was not reaped is not.
 func runs(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false
 	}
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
-		return runtime.GOOS != "linux" // gone this very moment
+		return runtime.GOOS != "linux" // it has just ended
 	}
 	_, rest, _ := strings.Cut(string(b), ") ")
 	return !strings.HasPrefix(rest, "Z") && !strings.HasPrefix(rest, "X")

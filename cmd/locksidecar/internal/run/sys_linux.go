@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childAttr puts the child into a group of its own and kills it with us.
+// childAttr puts the child into a group of its own, and lets the kernel kill it when this process
+// ends.
 func childAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
-// sigaction is the kernel's.
+// sigaction is the struct of the kernel.
 type sigaction struct {
 	handler, flags, restorer uintptr
 	mask                     [2]uint64
@@ -29,16 +30,16 @@ func setAction(sig syscall.Signal, act, old *sigaction) {
 		uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
-// stopGroup stops the others of our process group, and then us. It goes to the
-// kernel by itself, since os/signal never gives a stop signal's own effect back
-// once it was notified or ignored. It returns when we run again, which is at once
-// if our group is one that the kernel does not stop.
+// stopGroup stops the other processes of this process's group, and then this process. It makes the
+// system calls itself, because os/signal never restores the default effect of a stop signal that
+// was notified or ignored before. It returns when this process runs again. That is at once if the
+// kernel does not stop the group.
 func stopGroup(sig syscall.Signal) {
 	var was sigaction
 	setAction(sig, &sigaction{handler: sigIgn}, &was)
 	_ = syscall.Kill(0, sig)
 	setAction(sig, &sigaction{}, nil)
-	// A signal to this very thread has taken effect when the call returns.
+	// The signal is sent to this very thread, so it has taken effect when the call returns.
 	runtime.LockOSThread()
 	_ = unix.Tgkill(os.Getpid(), unix.Gettid(), sig)
 	runtime.UnlockOSThread()
@@ -47,7 +48,7 @@ func stopGroup(sig syscall.Signal) {
 
 const (
 	getModes = unix.TCGETS
-	setModes = unix.TCSETSW // after what was written
+	setModes = unix.TCSETSW // after the output has been written
 )
 
 // groupRuns reports whether a process of the group is alive. Dead processes stay in the group
@@ -80,7 +81,7 @@ func groupRuns(pgid int) bool {
 
 // runsIn reads a line of /proc/PID/stat: PID (NAME) STATE PARENT GROUP …
 func runsIn(stat []byte, pgid int) bool {
-	end := bytes.LastIndexByte(stat, ')') // the name may have anything in it
+	end := bytes.LastIndexByte(stat, ')') // the name may contain any character
 	f := bytes.Fields(stat[end+1:])
 	if len(f) < 3 || f[0][0] == 'Z' || f[0][0] == 'X' {
 		return false

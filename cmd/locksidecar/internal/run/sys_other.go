@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childAttr puts the child into a group of its own. Nothing here kills it when we
-// are killed.
+// childAttr puts the child into a group of its own. If this process is killed, the child survives.
 func childAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
 
-// stopGroup stops the others of our process group, and then us. Here we are
-// stopped even if no shell can continue us, and sig is not heard of again.
+// stopGroup stops the other processes of this process's group, and then this process. Here this
+// process is stopped even if no shell can continue it, and it does not notice sig any more.
 func stopGroup(sig syscall.Signal) {
 	signal.Ignore(sig)
 	_ = syscall.Kill(0, sig)
@@ -27,6 +26,6 @@ const (
 	setModes = unix.TIOCSETAW
 )
 
-// groupRuns says whether there is a process in the group, be it dead and not
-// reaped.
+// groupRuns reports whether the group has a process. Dead processes that were not reaped count,
+// too.
 func groupRuns(pgid int) bool { return syscall.Kill(-pgid, 0) != syscall.ESRCH }

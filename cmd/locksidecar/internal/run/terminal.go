@@ -7,15 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is our controlling terminal.
+// terminal is the controlling terminal of this process.
 type terminal struct {
 	f     *os.File
 	fd    int
-	own   int           // our process group
-	modes *unix.Termios // as they were when we gave it away; nil when we did not
+	own   int           // the process group of this process
+	modes *unix.Termios // as they were when the terminal was given away; nil if it was not
 }
 
-// openTerminal returns nil when we have none.
+// openTerminal returns nil if there is no controlling terminal.
 func openTerminal() *terminal {
 	f, err := os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0)
 	if err != nil {
@@ -30,7 +30,7 @@ func (t *terminal) close() {
 	}
 }
 
-// foreground returns the process group that has the terminal, -1 when unknown.
+// foreground returns the process group that has the terminal, or -1 if that is unknown.
 func (t *terminal) foreground() int {
 	pgrp, err := unix.IoctlGetInt(t.fd, unix.TIOCGPGRP)
 	if err != nil {
@@ -39,7 +39,7 @@ func (t *terminal) foreground() int {
 	return pgrp
 }
 
-// set gives the terminal to a group. It needs SIGTTOU ignored, or us in the
+// set gives the terminal to a group. SIGTTOU must be ignored, or this process must be in the
 // foreground.
 func (t *terminal) set(pgrp int) error {
 	return unix.IoctlSetPointerInt(t.fd, unix.TIOCSPGRP, pgrp)
@@ -57,7 +57,7 @@ func (t *terminal) restore() {
 	}
 }
 
-// IsTerminal says whether f is a terminal.
+// IsTerminal reports whether f is a terminal.
 func IsTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetTermios(int(f.Fd()), getModes)
 	return err == nil

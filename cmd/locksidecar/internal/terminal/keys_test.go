@@ -13,7 +13,7 @@ func TestKeys(t *testing.T) {
 	if got := d.Write([]byte(typed)); !slices.Equal(got, want) || d.Pending() {
 		t.Errorf("%v, want %v", got, want)
 	}
-	// In pieces of any size it is the same.
+	// The result is the same for pieces of any size.
 	var got []Key
 	for i := range len(typed) {
 		got = append(got, d.Write([]byte{typed[i]})...)
@@ -34,7 +34,7 @@ func TestEscapeIsAKeyWhenNothingFollows(t *testing.T) {
 	if got := d.Write([]byte("\x1bx")); !slices.Equal(got, []Key{Escape, 'x'}) {
 		t.Errorf("%v", got)
 	}
-	// A sequence that never ends is dropped.
+	// A sequence that does not end is dropped.
 	d.Write([]byte("\x1b[12"))
 	if got := d.Flush(); got != nil || d.Pending() {
 		t.Errorf("%v", got)

@@ -21,7 +21,7 @@ const (
 // Screen is the terminal while a program fills it.
 type Screen struct {
 	in, out *os.File
-	raw     atomic.Pointer[run.Modes] // not nil while the screen is ours
+	raw     atomic.Pointer[run.Modes] // not nil while this program has the screen
 	shown   []string                  // the lines on the screen
 	typed   chan []byte
 	done    chan struct{}
@@ -83,16 +83,16 @@ func (s *Screen) give() {
 func (s *Screen) Close() {
 	s.give()
 	close(s.done)
-	// Elsewhere than on Linux a read of /dev/tty ends only with the next key. There, the goroutine
-	// is left to the end of the process.
+	// On systems other than Linux, a read of /dev/tty ends only with the next key. There the goroutine
+	// remains until the process ends.
 	if s.in.SetReadDeadline(time.Unix(1, 0)) == nil {
 		s.wg.Wait()
 	}
 	s.in.Close()
 }
 
-// Every goroutine of a program with a Screen has to defer Rescue. After a panic it restores the
-// terminal, so that the message can be read.
+// Rescue restores the terminal after a panic, so that the message can be read. Every goroutine of a
+// program with a Screen has to defer Rescue.
 func (s *Screen) Rescue() {
 	if r := recover(); r != nil {
 		s.give()
@@ -128,7 +128,8 @@ func (s *Screen) read() {
 	}
 }
 
-// Size returns the number of columns and lines: 80 and 24 if the terminal does not tell.
+// Size returns the number of columns and lines. It returns 80 and 24 if the terminal does not
+// report its size.
 func (s *Screen) Size() (w, h int) {
 	ws, err := unix.IoctlGetWinsize(int(s.out.Fd()), unix.TIOCGWINSZ)
 	if err != nil || ws.Col == 0 || ws.Row == 0 {

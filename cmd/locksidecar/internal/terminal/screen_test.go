@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal/vt"
 )
 
-// asProgram has this test binary be a program with a screen.
+// asProgram is the variable that makes this test binary a program with a screen.
 const asProgram = "TERMINAL_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,8 @@ func program(what string) {
 	<-s.Typed()
 }
 
-// start runs program at a terminal. all is everything that it has written, when it has ended.
+// start runs program on a terminal. all is everything that the program has written when it has
+// ended.
 func start(t *testing.T, what string) (master *os.File, screen *vt.Terminal,
 	until func(text string), all func() string) {
 	t.Helper()

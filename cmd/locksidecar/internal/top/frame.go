@@ -14,7 +14,7 @@ type span struct {
 	style terminal.Style
 }
 
-// frame is a screen that is being filled from the top. Without a width (0) it is plain text.
+// frame is a screen that is filled from the top. If the width is 0, it is plain text.
 type frame struct {
 	w, h   int
 	colors bool
@@ -47,14 +47,15 @@ func (f *frame) add(line string) {
 	}
 }
 
-// fill adds empty lines until there are n.
+// fill adds empty lines until there are n lines.
 func (f *frame) fill(n int) {
 	for len(f.lines) < n {
 		f.lines = append(f.lines, "")
 	}
 }
 
-// Frame returns the lines for a screen of w columns and h lines: at most h, none wider than w.
+// Frame returns the lines for a screen of w columns and h lines: at most h lines, none of which is
+// wider than w.
 func (t *Top) Frame(w, h int, now time.Time) []string {
 	f := &frame{w: w, h: h, colors: t.Colors}
 	switch {
@@ -149,10 +150,12 @@ func (t *Top) perSecond() []span {
 	return append(spans, span{text: "   "}, span{rate(r.losses) + " lost", bad})
 }
 
-// lateRenewal is the delay of a store's renewals from which on it is in trouble, in milliseconds.
+// lateRenewal is the delay of renewals, in milliseconds, from which on a store counts as in
+// trouble.
 const lateRenewal = 1000
 
-// stores returns at most n lines: those of stores in trouble, and those of others.
+// stores returns at most n lines: trouble describes the stores in trouble, and others the other
+// stores.
 func (t *Top) stores(n int) (trouble, others [][]span) {
 	for i := range t.view.Stores {
 		s := &t.view.Stores[i]
@@ -189,7 +192,7 @@ func (t *Top) stores(n int) (trouble, others [][]span) {
 	return trouble, others
 }
 
-// lists shows the chosen list, and below the holds the longest waiters.
+// lists shows the chosen list. Below the holds, it shows the longest waiters.
 func (t *Top) lists(f *frame) {
 	left := f.h - len(f.lines)
 	below := 0
@@ -245,7 +248,7 @@ func (t *Top) tabs(f *frame) {
 func (t *Top) footer(f *frame) {
 	switch {
 	case t.typing:
-		// If it is too long, its end is shown, because that is being typed.
+		// If the text is too long, its end is shown, because that is being typed.
 		text := terminal.Clean(t.typed)
 		for terminal.Width(text) > max(0, f.w-30) {
 			_, text, _ = strings.Cut(text, string([]rune(text)[:1]))

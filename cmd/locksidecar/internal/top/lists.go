@@ -160,8 +160,8 @@ func state(h *engine.ViewHold) string {
 	return OrDash(strings.Join(all, ","))
 }
 
-// waiterColumns rank the holder (BEHIND) above the waiter's mode, process and session, which a
-// screen of 80 columns does not show.
+// waiterColumns gives the holder (BEHIND) a higher rank than the waiter's mode, process and
+// session, for which a screen of 80 columns has no room.
 var waiterColumns = []column[engine.ViewWaiter]{
 	keyColumn(16, func(w *engine.ViewWaiter) string { return w.Key }),
 	modeColumn(2, func(w *engine.ViewWaiter) string { return w.Mode }),

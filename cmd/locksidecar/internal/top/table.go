@@ -8,21 +8,21 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 )
 
-// column is a column of a list of R.
+// column is one column of a list with rows of type R.
 type column[R any] struct {
 	title string
 	rank  int  // columns of a higher rank are left out first
 	min   int  // minimum width
 	max   int  // maximum width; 0 for the column that gets the remaining width
-	right bool // numbers
+	right bool // aligned to the right, for numbers
 	text  func(*R) string
 	style func(*R) terminal.Style // nil: Plain
 }
 
 const (
 	gap   = 2  // between two columns
-	usual = 2  // columns of a higher rank are shown only if the others have this room:
-	roomy = 24 // more columns than they need
+	usual = 2  // columns of a higher rank are shown only if the others have at least
+	roomy = 24 // this many columns more than they need
 )
 
 // layout returns the width of each column, 0 if it is left out. Together they fill w. If w is 0,
@@ -95,7 +95,7 @@ func table[R any](
 			if at > 0 {
 				b.WriteString(strings.Repeat(" ", gap))
 			}
-			if strange && w > 0 { // terminals disagree about the width of the text before
+			if strange && w > 0 { // terminals disagree about the width of the text before this
 				b.WriteString(terminal.At(at))
 			}
 			s, style := text(&columns[i])

@@ -21,7 +21,7 @@ const (
 	panes
 )
 
-// maxPrefix bounds the typed prefix: no key is longer.
+// maxPrefix bounds the typed prefix, because no key is longer.
 const maxPrefix = protocol.MaxKey
 
 // Action tells the caller what to do after a key.
@@ -44,17 +44,17 @@ type Top struct {
 	paused bool
 	help   bool
 	typing bool   // a prefix is being typed
-	typed  string // so far
+	typed  string // the part typed so far
 	first  [panes]int
-	rows   int // of the pane, when it was last shown
+	rows   int // rows of the pane when it was last shown
 
-	view   *engine.View // nil until there is one
+	view   *engine.View // nil until there is a view
 	rates  rates
-	failed error // why there is no newer one
+	failed error // why there is no newer view
 	since  time.Time
 }
 
-// rates are numbers per second.
+// rates has numbers per second.
 type rates struct {
 	known                               bool
 	acquires, granted, handoffs, losses float64
@@ -103,7 +103,7 @@ func ratesOf(before, v *engine.View) rates {
 		per(a.Handoffs, b.Handoffs), per(a.Lost, b.Lost)}
 }
 
-// Key handles a key.
+// Key handles a typed key.
 func (t *Top) Key(k terminal.Key) Action {
 	switch {
 	case t.typing:
@@ -169,7 +169,7 @@ func (t *Top) move(k terminal.Key) Action {
 	}
 	*at = max(0, min(*at, t.count()-t.rows))
 	if t.view != nil && t.cut() && !t.paused && t.count() < *at+2*t.rows {
-		return Fetch // the rows further down
+		return Fetch // the rows that follow
 	}
 	return Show
 }

@@ -19,7 +19,7 @@ func someone(n int) engine.ViewWho {
 	return engine.ViewWho{Session: uint64(n), PID: 1000 + n, UID: 33, Client: "worker"}
 }
 
-// busy is a view with n rows in each list.
+// busy returns a view with n rows in each list.
 func busy(n int) *engine.View {
 	v := &engine.View{At: noon, Version: "1.2.3", PID: 4711, Up: 3_600_000,
 		Totals: engine.ViewTotals{Held: 1_234_567, Waiting: 12, Sessions: 200,
@@ -40,7 +40,7 @@ func busy(n int) *engine.View {
 	return v
 }
 
-// draw shows t on a screen, which must not complain.
+// draw shows t on a screen, which must not report a fault.
 func draw(t *testing.T, top *Top, w, h int) *vt.Terminal {
 	t.Helper()
 	lines := top.Frame(w, h, noon)
@@ -223,7 +223,7 @@ func TestScrollingStaysInTheList(t *testing.T) {
 	press(top, terminal.Home)
 	at("1-11 of 100")
 	press(top, terminal.End)
-	top.Took(busy(20)) // less is there now
+	top.Took(busy(20)) // the view has fewer rows now
 	at("10-20 of 20")
 	if press(top, terminal.End) != Show {
 		t.Error("what is not there is asked for")
@@ -288,7 +288,7 @@ func TestRatesAreOfTheTimeBetween(t *testing.T) {
 	w.Totals.Lost++
 	top.Took(w)
 	sees(t, draw(t, top, 80, 24), "2,500 acquires", "0 granted", "0.5 lost")
-	// Another daemon counts from the beginning; its own points say something.
+	// Another daemon counts from 0. Its rates come from its own history.
 	n := busy(1)
 	n.PID, n.Up, n.Totals.Acquires = 5, 10, 3
 	n.History = []engine.ViewPoint{{Acquires: 4.5}}

@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Short formats a time in at most six columns, if it is less than 270 years.
+// Short formats a time of less than 270 years in at most six columns.
 func Short(ms int64) string {
 	s := ms / 1000
 	switch {
@@ -27,7 +27,7 @@ func Short(ms int64) string {
 	return fmt.Sprintf("%dd", s/day)
 }
 
-// in seconds
+// These are in seconds.
 const (
 	minute = 60
 	hour   = 60 * minute

@@ -12,16 +12,16 @@ import (
 // written or read. There is one, because the process has one collector.
 var collector struct {
 	mu      sync.Mutex
-	holds   int // guarded by mu, as are
+	holds   int // guarded by mu, as are the fields below
 	percent int
-	limit   int64 // that setCollector has set; 0 when the limit is the user's
+	limit   int64 // the limit that setCollector has set; 0 if the user has set it
 }
 
 // collectLater is how long the collector stays off after clients are served again. Its work would
-// delay theirs.
+// delay their requests.
 const collectLater = time.Second
 
-// setCollector makes a collection begin when the heap has grown by percent of what was live, and
+// setCollector makes a collection begin when the heap has grown by percent of the live bytes, or
 // when the process has limit bytes. If a takeover has turned the collector off, that applies once
 // it is on again.
 func setCollector(percent int, limit int64) {
@@ -33,7 +33,7 @@ func setCollector(percent int, limit int64) {
 	}
 }
 
-// apply sets both, with either in force in between.
+// apply sets both values. In between, at least one of them is in force.
 func apply(percent int, limit int64) {
 	if percent < 0 {
 		debug.SetMemoryLimit(limit)
@@ -58,7 +58,7 @@ func holdCollector() {
 	}
 }
 
-// letCollector is the end of holdCollector.
+// letCollector ends holdCollector.
 func letCollector() {
 	c := &collector
 	c.mu.Lock()
@@ -66,7 +66,7 @@ func letCollector() {
 	if c.holds--; c.holds > 0 {
 		return
 	}
-	if c.limit == 0 { // the user's limit stays
+	if c.limit == 0 { // a limit of the user stays
 		debug.SetGCPercent(c.percent)
 	} else {
 		apply(c.percent, c.limit)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// While a takeover holds the collector off, nothing begins it; what was set meanwhile counts behind
-// it.
+// While a takeover holds the collector off, nothing starts it. Values that are set meanwhile apply
+// afterwards.
 func TestCollectorIsHeldOff(t *testing.T) {
 	const limit = 1 << 40
 	is := func(when string, percent int, limit int64) {
@@ -20,9 +20,9 @@ func TestCollectorIsHeldOff(t *testing.T) {
 	}
 	defer func() {
 		setCollector(100, math.MaxInt64)
-		collector.limit = 0 // as at the start: the limit is the user's
+		collector.limit = 0 // as at the start, when the limit is the user's
 	}()
-	debug.SetMemoryLimit(limit) // the user's
+	debug.SetMemoryLimit(limit) // the limit of the user
 	holdCollector()
 	is("held", -1, limit)
 	letCollector()

@@ -9,28 +9,29 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// A collection of a heap with a million locks takes a processor one second. It runs beside the
-// clients' requests. But with one thread for both, a goroutine is always ready to run, and then
+// A collection of a heap with a million locks takes one second of processor time. It runs while
+// clients send requests. But with one thread for both, a goroutine is always ready to run, and then
 // Go's scheduler polls the network only every ten milliseconds. The number of threads cannot grow
-// until the collection is over. So the daemon itself begins the collections of large heaps,
-// shortly before the runtime would, with as many threads as there can be.
+// until the collection is over. So the daemon itself begins the collections of large heaps, shortly
+// before the runtime would, with as many threads as there can be.
 //
-// The runtime begins a collection when the heap has grown by a percentage, and two minutes after
-// the last one. A daemon that only renews has made little garbage by then, so such a collection
-// would cost as much as any other and free little. The runtime skips it only if no percentage is
-// set. So large heaps have a memory limit instead, which moves with the size of the live objects.
+// The runtime begins a collection when the heap has grown by a percentage, and also two minutes
+// after the last collection. A daemon that only renews has made little garbage by then, so such a
+// collection would cost as much as any other and free little. The runtime skips it only if no
+// percentage is set. So large heaps have a memory limit instead, which moves with the size of the
+// live objects.
 
 const (
-	heapLarge = 128 << 20 // goal of the runtime, in bytes, from which on a heap counts as large
-	// heapFilled is the share of the bytes between two collections at which we begin the next. The
-	// runtime begins at 0.7 at the earliest.
+	heapLarge = 128 << 20 // goal of the runtime, in bytes, from which on a heap is large
+	// heapFilled is the share of the bytes between two collections at which the daemon begins the next
+	// one. The runtime begins at 0.7 at the earliest.
 	heapFilled = 0.65
-	// heapCalm is the time between two collections of ours. If a memory limit leaves little, the
-	// runtime collects all the time.
+	// heapCalm is the least time between two collections that the daemon begins. If a memory limit
+	// leaves little room, the runtime collects all the time.
 	heapCalm = 2 * time.Second
 
-	// heapStale is the time after the last collection, so that memory of released locks is
-	// returned.
+	// heapStale is the time after which the daemon begins a collection in any case, so that the memory
+	// of released locks is returned.
 	heapStale      = 5 * time.Minute
 	heapStaleTheir = 100 * time.Second // the same if the user has set the percentage
 
@@ -46,16 +47,16 @@ type heap struct {
 	paced  bool // our limit replaces the percentage
 	cycles uint64
 	last   time.Time // when the last collection was noticed
-	calm   time.Time // no collection is due before
+	calm   time.Time // no collection is due before this time
 	seen   heapSeen
 
 	samples []metrics.Sample
 }
 
-// heapSeen is in bytes.
+// heapSeen is a sample. Sizes are in bytes.
 type heapSeen struct {
 	live   uint64 // after the last collection
-	goal   uint64 // at which the runtime wants to finish the next
+	goal   uint64 // the size at which the runtime wants to finish the next collection
 	used   uint64
 	mapped uint64 // memory that the process has from the system and has not returned
 	free   uint64 // the part of it that is in no object
@@ -78,8 +79,9 @@ func (h *heap) read() (cycles uint64) {
 	return n(0)
 }
 
-// due reports that a long collection will begin soon, but not again within heapCalm. After each
-// collection, no matter who began it, due sets what begins the next one.
+// due reports that a long collection will begin soon. It does not report that again within
+// heapCalm. After each collection, whether the daemon or the runtime began it, due sets what begins
+// the next one.
 func (h *heap) due(now time.Time) bool {
 	if n := h.read(); n != h.cycles {
 		h.cycles, h.last = n, now
@@ -123,7 +125,7 @@ func (s heapSeen) comesSoon(paced bool, since time.Duration) bool {
 	if paced {
 		goal, stale = 2*s.live, heapStale
 	}
-	if goal < heapLarge || goal > 1<<60 { // a small heap, or no collections at all
+	if goal < heapLarge || goal > 1<<60 { // the heap is small, or there are no collections at all
 		return false
 	}
 	filled := goal > s.live && s.used > s.live &&

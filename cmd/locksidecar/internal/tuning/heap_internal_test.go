@@ -20,9 +20,10 @@ func TestComesSoon(t *testing.T) {
 	}{
 		{450 * mb, 900 * mb, 700 * mb, false, time.Second, false},
 		{450 * mb, 900 * mb, 750 * mb, false, time.Second, true},
-		{30 * mb, 60 * mb, 59 * mb, false, time.Second, false},    // that is done in no time
-		{450 * mb, 1 << 62, 800 * mb, false, time.Hour, false},    // the user wants none
-		{450 * mb, 440 * mb, 451 * mb, false, time.Second, false}, // a limit of memory has been reached
+		{30 * mb, 60 * mb, 59 * mb, false, time.Second, false}, // a collection takes almost no time
+		{450 * mb, 1 << 62, 800 * mb, false, time.Hour, false}, // the user has turned collections off
+		// the process has reached its memory limit
+		{450 * mb, 440 * mb, 451 * mb, false, time.Second, false},
 		{450 * mb, 900 * mb, 440 * mb, false, time.Second, false},
 		{450 * mb, 900 * mb, 451 * mb, false, heapStaleTheir, true},
 		{30 * mb, 60 * mb, 31 * mb, false, heapStaleTheir, false},
@@ -45,7 +46,8 @@ func TestLimitInPlaceOfThePercentage(t *testing.T) {
 	}{
 		{heapSeen{live: 30 * mb, used: 31 * mb, free: mb, mapped: 50 * mb}, math.MaxInt64},
 		{heapSeen{live: 400 * mb, used: 410 * mb, free: 300 * mb, mapped: 750 * mb}, 1040 * mb},
-		{heapSeen{live: 400 * mb, used: 410 * mb, free: 900 * mb, mapped: 1350 * mb}, math.MaxInt64}, // a lot to give back
+		// there is much memory to return
+		{heapSeen{live: 400 * mb, used: 410 * mb, free: 900 * mb, mapped: 1350 * mb}, math.MaxInt64},
 	} {
 		if got := c.seen.limit(); got != c.limit {
 			t.Errorf("%+v: %d", c.seen, got/mb)
@@ -55,7 +57,7 @@ func TestLimitInPlaceOfThePercentage(t *testing.T) {
 
 func unset(string) (string, bool) { return "", false }
 
-// The runtime's own collections count, whoever else began them.
+// The runtime's own collections count, and so do those that other code began.
 func TestTheTimeIsCountedFromTheLastCollection(t *testing.T) {
 	h := newHeap(unset)
 	now := time.Now()
@@ -67,7 +69,7 @@ func TestTheTimeIsCountedFromTheLastCollection(t *testing.T) {
 	}
 }
 
-// What it is told by is what this runtime has.
+// This runtime has the metrics that heap reads.
 func TestHeapIsRead(t *testing.T) {
 	h := newHeap(unset)
 	runtime.GC()
@@ -84,7 +86,8 @@ func TestHeapIsRead(t *testing.T) {
 	}
 }
 
-// A large heap has the percentage taken away, and gets it back when it is small again; the user's stays.
+// A large heap loses its percentage, and gets it back when it is small again. The user's percentage
+// stays.
 func TestLargeHeapsArePaced(t *testing.T) {
 	percent := func() int {
 		p := debug.SetGCPercent(100)

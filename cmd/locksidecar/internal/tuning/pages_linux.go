@@ -24,7 +24,7 @@ func dropPages() {
 		return
 	}
 	defer maps.Close()
-	var from, to uintptr // the present mapping, if it is read-only and of the program's file
+	var from, to uintptr // the present mapping, if it is read-only and maps the program's file
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
 		line := lines.Text()
 		var a, b uintptr

@@ -13,38 +13,42 @@ import (
 // This file decides how many threads run Go code at once (GOMAXPROCS). If there are more than
 // needed, each request that wakes a goroutine also wakes a thread that searches for work. On a
 // small machine that costs more than the request, and delays it. So the daemon begins with one
-// thread. When that is busy, it tries twice as many for a moment, and keeps them if more work is
-// done. It keeps them at once if timers are late: while a goroutine is always ready to run, Go's
-// scheduler polls the network only every ten milliseconds, and clients wait that long.
+// thread.
+//
+// When that thread is busy, the daemon tries twice as many for a moment, and keeps them if more
+// work is done. If timers are late, it keeps them without a trial. Timers are late when a goroutine
+// is always ready to run: then Go's scheduler polls the network only every ten milliseconds, and
+// clients wait that long.
 
 const (
 	procsBusy = 50 * time.Millisecond // between two samples under load
 	procsIdle = time.Second           // between two samples without load
-	// how long fewer must have been enough before there are fewer
+	// procsCalm is how long fewer threads must have been enough before their number falls.
 	procsCalm  = 2 * time.Second
-	procsAgain = 5 * time.Second // between two trials, at first, if the first gained nothing
-	maxPause   = time.Minute     // the maximum of that
-	procsFull  = 0.75            // share of the threads that is used: more may be needed
-	procsSpare = 0.5             // share of half the threads that is used: half are enough
-	procsGain  = 1.1             // times as much work must be done with twice as many
-	procsLooks = 4               // samples of a trial, and of the time before it
-	// procsLate is the delay of a timer, in half of the samples before, that needs no trial.
+	procsAgain = 5 * time.Second // time between two trials, at first, if the first one gained nothing
+	maxPause   = time.Minute     // the maximum of that time
+	procsFull  = 0.75            // share of the threads in use from which on more may be needed
+	// procsSpare is a share of half the threads. While less is in use, half of them are enough.
+	procsSpare = 0.5
+	procsGain  = 1.1 // twice as many threads must do this many times the work
+	procsLooks = 4   // samples in a trial, and in the time before it
+	// procsLate is a delay of timers. If half of the samples before have it, no trial is needed.
 	procsLate = 4 * time.Millisecond
 )
 
-// procs decides how many threads there are.
+// procs decides how many threads run.
 type procs struct {
 	max int
 	now int
 
 	busy   int     // samples in a row in which the threads were busy
-	before float64 // sum of the rates of work in these
-	late   int     // number of these in which a timer was late
+	before float64 // sum of the rates of work in these samples
+	late   int     // number of these samples in which a timer was late
 
-	trial  int           // samples that are left of it; 0 if there is none
-	during float64       // sum of the rates in it
-	pause  time.Duration // before the next
-	wait   time.Duration // between the last two
+	trial  int           // samples that are left of the trial; 0 if there is none
+	during float64       // sum of the rates in the trial
+	pause  time.Duration // time before the next trial
+	wait   time.Duration // time between the last two trials
 
 	calm time.Duration // how long half of the threads would have been enough
 }
@@ -52,12 +56,12 @@ type procs struct {
 // procsSeen is a sample: what happened since the last one.
 type procsSeen struct {
 	while time.Duration
-	used  float64       // processors, as a mean
-	rate  float64       // of work done, in any unit
-	late  time.Duration // for the worst timer
+	used  float64       // processors in use, on average
+	rate  float64       // work done per second, in any unit
+	late  time.Duration // the delay of the worst timer
 }
 
-// next returns how many there should be from now on.
+// next returns how many threads should run from now on.
 func (p *procs) next(l procsSeen) int {
 	p.pause = max(0, p.pause-l.while)
 	if p.trial > 0 {
@@ -65,7 +69,7 @@ func (p *procs) next(l procsSeen) int {
 		return p.now
 	}
 	if l.used > procsFull*float64(p.now) && p.pause == 0 && p.now < p.max {
-		if p.busy++; p.busy > 1 { // the first is the load's beginning
+		if p.busy++; p.busy > 1 { // in the first sample, the load begins
 			p.before += l.rate
 		}
 		if l.late >= procsLate {
@@ -116,8 +120,8 @@ type Threads struct {
 	fixed bool // the user has chosen the number, or there is no choice
 
 	mu  sync.Mutex
-	now int // guarded by mu, as is
-	all int // how many ask for all there can be
+	now int // guarded by mu, as is all
+	all int // number of callers that ask for all threads
 }
 
 // NewThreads reads GOMAXPROCS from env.
@@ -127,7 +131,7 @@ func NewThreads(env config.Env) *Threads {
 	return &Threads{max: n, now: n, fixed: v != "" || n == 1}
 }
 
-// set makes n threads run, unless all are asked for.
+// set makes n threads run, unless a caller asks for all threads.
 func (t *Threads) set(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -147,8 +151,8 @@ func (t *Threads) Takeover(begins bool) {
 	}
 }
 
-// askAll makes as many threads run as there can be, until it has been called with false as often
-// as with true.
+// askAll makes as many threads run as there can be, until it has been called with false as often as
+// with true.
 func (t *Threads) askAll(all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -170,7 +174,7 @@ func (t *Threads) haveLocked() {
 	}
 }
 
-// Loaded tells how much a daemon has done so far, and how late its timer was.
+// Loaded reports how much a daemon has done so far, and how late its timer was.
 type Loaded interface {
 	BytesRead() uint64
 	TimerLate() time.Duration

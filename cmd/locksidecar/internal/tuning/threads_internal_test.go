@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// follow plays looks on a machine where n processors do at most what done says, and
-// the load asks for so much.
+// follow simulates looks samples on a machine on which n processors do at most done(n) work per
+// second. The load asks for load.
 func (p *procs) follow(t *testing.T, looks int, load float64, done func(n int) float64) (ns []int) {
 	t.Helper()
 	for range looks {
@@ -54,15 +54,15 @@ func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 	if p.wait != maxPause || more == 0 || more > 10*minute/100 {
 		t.Errorf("more than one in %d of %d looks; the next trial in %v", more, 10*minute, p.wait)
 	}
-	// the load has changed
+	// The load has changed.
 	p.follow(t, 3*minute, 1000, func(n int) float64 { return 100 * float64(n) })
 	if p.now != 2 {
 		t.Errorf("%d, where two do twice as much", p.now)
 	}
 }
 
-// With all that there is used, and timers late, there are more without a trial, until half of them
-// would do.
+// If all threads are in use and timers are late, the number grows without a trial. It falls again
+// when half of the threads would do.
 func TestProcsWhenTimersAreLate(t *testing.T) {
 	p := procs{max: 2, now: 1}
 	busy := procsSeen{while: procsBusy, used: 0.9, rate: 10, late: procsLate}
@@ -86,7 +86,7 @@ func TestProcsWhenTimersAreLate(t *testing.T) {
 	if p.now != 1 {
 		t.Fatalf("%+v: half of them would do", p)
 	}
-	busy.used = 0.6 // late, but not for want of a thread
+	busy.used = 0.6 // late, but not for lack of a thread
 	busy.late = time.Second
 	for range 10 * procsLooks {
 		p.next(busy)

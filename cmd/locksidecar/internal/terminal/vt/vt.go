@@ -1,5 +1,5 @@
-// Package vt is a terminal for tests: it understands what package terminal writes, and complains
-// of everything else. It has no goroutine; a Terminal is for one at a time.
+// Package vt is a terminal for tests. It understands what package terminal writes, and reports
+// everything else as a fault. It has no goroutine. Only one goroutine at a time may use a Terminal.
 package vt
 
 import (
@@ -11,17 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 )
 
-// Terminal is a screen, and what was done to it.
+// Terminal is a screen together with a record of what a program has done to it.
 type Terminal struct {
 	w, h        int
-	main, other page // the one that is shown is main, or other while Alternate
+	main, other page // the shown page is other while Alternate is true, and main otherwise
 	rest        []byte
 
 	Alternate bool // the alternate screen is shown
-	Hidden    bool // the cursor is
+	Hidden    bool // the cursor is hidden
 	NoWrap    bool
 	Colored   bool     // something had a colour
-	Faults    []string // sequences that are not known, and text that did not fit its line
+	Faults    []string // unknown sequences, and text that did not fit into its line
 }
 
 type page struct {
@@ -36,7 +36,7 @@ func New(w, h int) *Terminal {
 	return t
 }
 
-// Resize makes the screen another one, and empty.
+// Resize changes the size of the screen and clears it.
 func (t *Terminal) Resize(w, h int) {
 	t.w, t.h = w, h
 	t.main, t.other = blank(w, h), blank(w, h)
@@ -64,7 +64,7 @@ func (t *Terminal) page() *page {
 	return &t.main
 }
 
-// Lines are what is seen, without the blanks at their ends.
+// Lines returns the visible lines, without trailing spaces.
 func (t *Terminal) Lines() []string {
 	lines := make([]string, t.h)
 	for i, row := range t.page().cells {
@@ -79,7 +79,7 @@ func (t *Terminal) fault(format string, a ...any) {
 	t.Faults = append(t.Faults, fmt.Sprintf(format, a...))
 }
 
-// Write takes in what a program has written, in any pieces.
+// Write interprets the output of a program, which may arrive in pieces of any size.
 func (t *Terminal) Write(b []byte) (int, error) {
 	t.rest = append(t.rest, b...)
 	for len(t.rest) > 0 {
@@ -92,7 +92,8 @@ func (t *Terminal) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// step carries out the first thing in b and returns its length, 0 when it is not whole.
+// step carries out the first character or sequence of b and returns its length, or 0 if that is
+// incomplete.
 func (t *Terminal) step(b []byte) int {
 	p := t.page()
 	switch c := b[0]; {
@@ -189,7 +190,7 @@ func (t *Terminal) sequence(args string, final byte) {
 	}
 }
 
-// number is an argument that counts from 1, within what there is.
+// number parses an argument that counts from 1, limited to the size of the screen.
 func number(s string, most int) int {
 	n, _ := strconv.Atoi(s)
 	return min(max(n, 1), most) - 1
