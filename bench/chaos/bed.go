@@ -11,22 +11,24 @@ import (
 	"time"
 )
 
-// Outcome is what the history of a run showed.
+// Outcome is the result that the history of a run shows.
 type Outcome struct {
-	Operations             int // grants
-	Permits, Many, Lowered int // of them: permits, and what was taken together; downgrades
+	Operations int // grants
+	// grants of permits; grants of several keys together; downgrades
+	Permits, Many, Lowered int
 	Violations             []Violation
 	Modelled
 	Guarded
 	Forgiven int            // overlaps that the store does not promise to prevent
-	Lost     map[string]int // holds noticed as lost, by reason
+	Lost     map[string]int // holds that a worker noticed as lost, by reason
 	Refusals map[string]int // acquires that were not granted, by code
-	Recovery time.Duration  // the worst, from healing until every daemon grants again
+	Recovery time.Duration  // the longest time from healing until every daemon grants again
 	Took     time.Duration
-	Kept     string // the directory with its history, if it was kept
+	Kept     string // the directory with the history, if it was kept
 }
 
-// bed is what every run has: daemons, workers, what the workers told, and a directory.
+// bed has what every run needs: daemons, workers, the events that the workers printed, and a
+// directory.
 type bed struct {
 	Setting
 	Outcome
@@ -37,7 +39,7 @@ type bed struct {
 	hosts    []*host
 	workers  []*worker
 	register *Register
-	watch    *watch // nil: patience is measured by the clock
+	watch    *watch // measures patience; nil for the clock
 	forgets  []forget
 	cut      map[int][]int64
 
@@ -55,8 +57,8 @@ func (c *bed) fail(check, format string, args ...any) {
 	c.Violations = append(c.Violations, Violation{check, fmt.Sprintf(format, args...)})
 }
 
-// within makes the run's directory and has run happen there. Whatever it ends with, all processes
-// end.
+// within creates the run's directory and calls run. All processes have ended when it returns, even
+// if run panics.
 func (c *bed) within(run func()) {
 	dir, err := os.MkdirTemp("", "chaos")
 	if err != nil {
@@ -76,7 +78,7 @@ func (c *bed) within(run func()) {
 	run()
 }
 
-// startRegister starts what the locks guard.
+// startRegister starts the register, which is the resource that the locks guard.
 func (c *bed) startRegister() {
 	var err error
 	if c.register, err = NewRegister(); err != nil {
@@ -85,7 +87,7 @@ func (c *bed) startRegister() {
 	c.t.Cleanup(c.register.Close)
 }
 
-// startWorker starts the next one, at a host; see worker.ready. The orders are completed.
+// startWorker starts another worker at a host; worker.ready waits for it. It completes the orders.
 func (c *bed) startWorker(kind string, at int, orders Orders) *worker {
 	program := c.Programs[kind]
 	if len(program) == 0 {
@@ -101,7 +103,7 @@ func (c *bed) startWorker(kind string, at int, orders Orders) *worker {
 	return w
 }
 
-// endWorkers has all workers end, and waits for their last answers.
+// endWorkers ends all workers, and waits for their last answers.
 func (c *bed) endWorkers() {
 	for _, w := range c.workers {
 		w.bid()
@@ -116,8 +118,7 @@ func (c *bed) endWorkers() {
 	}
 }
 
-// nothingLeft waits until no daemon, and no store as they see it, has anything that is held or
-// waited for.
+// nothingLeft waits until no daemon reports a hold or a waiter, on its host or in a store.
 func (c *bed) nothingLeft() {
 	var left []string
 	if !c.until(patience, func() bool {
@@ -136,7 +137,7 @@ func (c *bed) nothingLeft() {
 	}
 }
 
-// end ends whatever still runs.
+// end ends all processes that still run.
 func (c *bed) end() {
 	for _, w := range c.workers {
 		if !w.ended() {
@@ -148,7 +149,7 @@ func (c *bed) end() {
 	c.t.end()
 }
 
-// caught notes what has kept the run from going on; other panics are ours.
+// caught records what has stopped the run. A panic with any other value is a fault of this program.
 func (c *bed) caught(r any) {
 	switch b := r.(type) {
 	case nil:
@@ -173,7 +174,7 @@ func (c *bed) byWorker() (ns []int64) {
 	return ns
 }
 
-// allServed waits until every worker that runs has been granted something more.
+// allServed waits until every running worker has been granted something more.
 func (c *bed) allServed() {
 	before := c.byWorker()
 	if !c.until(patience, func() bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 )
 
-// begin starts all, and sees that it works.
+// begin starts all processes, and waits until they work.
 func (c *cell) begin() {
 	c.startRegister()
 	c.store = storeKinds[c.Store].start(c.t)
@@ -31,8 +31,7 @@ func (c *cell) begin() {
 	}
 }
 
-// short says what of the load there has not been yet: grants of each worker, and of each kind
-// in each language.
+// short describes what the load still lacks: grants of a worker, or a kind of grant in a language.
 func (c *cell) short() (what string) {
 	done := map[string]*[turnKinds]int64{}
 	for _, w := range c.workers {
@@ -56,7 +55,7 @@ func (c *cell) short() (what string) {
 	return what
 }
 
-// newHost makes one with a link of its own to each of the store's servers.
+// newHost creates a host with its own link to each of the store's servers.
 func (c *cell) newHost(no int) *host {
 	h := &host{no: no, bin: c.Bin, dir: filepath.Join(c.dir, fmt.Sprint("daemon", no))}
 	h.run = h.dir
@@ -84,7 +83,7 @@ func (c *cell) newHost(no int) *host {
 	return h
 }
 
-// link makes the host's links, and returns where they are.
+// link creates the host's links, and returns their addresses.
 func (c *cell) link(h *host, listen string) (addrs []string) {
 	called := &names{}
 	var relays []*relay
@@ -115,7 +114,7 @@ func (c *cell) link(h *host, listen string) (addrs []string) {
 	return addrs
 }
 
-// addWorker starts the next one, at a host; see worker.ready.
+// addWorker starts another worker at a host; worker.ready waits for it.
 func (c *cell) addWorker(at int) *worker {
 	no := len(c.workers)
 	orders := Orders{Socket: c.hosts[at].socket(), Prefix: c.prefix, Keys: keysEach,

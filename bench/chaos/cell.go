@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 )
 
-// Lengths are for how long faults last, in TTLs.
+// Lengths are the durations of faults, in TTLs.
 var Lengths = []float64{0.5, 1.5, 5}
 
-// Cell is one store, one fault, whom it is for, and how many TTLs it lasts.
+// Cell is one store, one fault, the target of the fault, and how many TTLs the fault lasts.
 type Cell struct {
 	Store, Fault, Target string
 	Length               float64
@@ -24,7 +24,7 @@ func (c Cell) String() string {
 	return fmt.Sprintf("%s/%s/%s/%v", c.Store, c.Fault, c.Target, c.Length)
 }
 
-// ParseCell reads what String writes.
+// ParseCell parses the text that String returns.
 func ParseCell(s string) (c Cell, err error) {
 	f := strings.Split(s, "/")
 	if len(f) == 4 {
@@ -38,7 +38,7 @@ func ParseCell(s string) (c Cell, err error) {
 	return c, nil
 }
 
-// Cells are all that make sense, in a fixed order.
+// Cells returns all cells that make sense, in a fixed order.
 func Cells() (all []Cell) {
 	for _, name := range slices.Sorted(maps.Keys(storeKinds)) {
 		for _, f := range faults() {
@@ -53,20 +53,21 @@ func Cells() (all []Cell) {
 	return all
 }
 
-// Setting is what cells of a run share.
+// Setting has the parameters that the cells of a run share.
 type Setting struct {
 	Bin      string   // the program
-	Programs Programs // the workers
-	Keep     string   // where histories of violations go
-	Fires    int      // how often a cell's fault is fired; 0 is 3 times, or twice if it lasts long
-	Log      func(format string, args ...any)
+	Programs Programs // how to start the workers
+	Keep     string   // the directory for histories with violations
+	// how often a cell fires its fault; 0 means 3 times, or twice if the fault lasts long
+	Fires int
+	Log   func(format string, args ...any)
 }
 
-// Result is how a cell's run ended.
+// Result is the result of running one cell.
 type Result struct {
 	Cell
 	Seed    uint64
-	Skipped string // why it was not run, or ""
+	Skipped string // the reason why the cell was not run, or ""
 	Fired   int
 	Outcome
 }
@@ -78,17 +79,17 @@ const (
 	ownersEach     = 2
 	semaphoresEach = 2
 	calm           = 1500 * time.Millisecond
-	calmFloor      = 60 // grants before the first fault
+	calmFloor      = 60 // minimum of grants before the first fault
 	modelTime      = 5 * time.Second
 )
 
-// pauses are how long owners rest between turns, at the most: a seed has one of them.
+// pauses are the longest pauses between the turns of an owner. The seed selects one of them.
 var pauses = [...]time.Duration{20 * time.Millisecond, 2 * time.Millisecond}
 
-// kinds are the languages of a cell's clients; Go stands in where a program is missing.
+// kinds are the languages of a cell's clients. Go replaces a language whose program is missing.
 var kinds = [clientsEach]string{"go", "python", "java", "go", "go", "python", "go", "java"}
 
-// cell is a run of one.
+// cell is one run of a Cell.
 type cell struct {
 	*store
 	Cell
@@ -97,7 +98,7 @@ type cell struct {
 	bed
 	fault fault
 
-	doors  map[int][]*faultproxy.Proxy // of each worker, if clients have links of ours
+	doors  map[int][]*faultproxy.Proxy // by worker, if clients connect through links of this program
 	prefix string
 	spaces []*namespace
 	healed time.Time // when the last fault began to be undone

@@ -9,19 +9,19 @@ import (
 
 // Violation is a promise that was broken.
 type Violation struct {
-	Check string // which of the checks
+	Check string // the name of the check
 	Text  string
 }
 
 func (v Violation) String() string { return v.Check + ": " + v.Text }
 
-// most is how many violations of one check are told apart.
+// most is the maximum number of violations that are reported for one check.
 const most = 5
 
 type verdict struct {
 	found    []Violation
 	count    map[string]int
-	forgiven int // overlaps over a moment at which the store may have forgotten
+	forgiven int // overlaps at a time at which the store may have forgotten a lock
 }
 
 func (v *verdict) fail(check, format string, args ...any) {
@@ -33,8 +33,8 @@ func (v *verdict) fail(check, format string, args ...any) {
 	}
 }
 
-// Check looks for all that a history can show by itself. It returns how many overlaps are
-// of the kind that the store does not promise to prevent, too.
+// Check runs all checks that need only the history. It also returns the number of overlaps that the
+// store does not promise to prevent.
 func (h *History) Check() (found []Violation, forgiven int) {
 	var v verdict
 	all := h.ops()
@@ -71,15 +71,15 @@ func (p *op) String() string {
 		p.host, p.n, mode, p.fence>>10, p.fence&1023)
 }
 
-// belief is a time for which a client believed that it held, in one mode.
+// belief is a time in which a client believed that it held a key, in one mode.
 type belief struct {
 	*op
 	span
 	shared bool
 }
 
-// beliefs are those of all holds, by when they began. Who sends a downgrade believes in a shared
-// hold from then on.
+// beliefs returns the beliefs of all holds, in the order of their beginnings. A client that sends a
+// downgrade believes in a shared hold from then on.
 func (h *History) beliefs(ps []*op) (bs []belief) {
 	for _, p := range ps {
 		if !p.held() {
@@ -96,7 +96,7 @@ func (h *History) beliefs(ps []*op) (bs []belief) {
 	return slices.DeleteFunc(bs, func(b belief) bool { return b.to <= b.from })
 }
 
-// disjoint: two clients of which one holds exclusively never believe at the same time
+// disjoint checks that two clients, one of which holds exclusively, never believe at the same time
 // that they hold.
 func (h *History) disjoint(v *verdict, ps []*op) {
 	var open []belief
@@ -117,9 +117,10 @@ func (h *History) disjoint(v *verdict, ps []*op) {
 	}
 }
 
-// rising: the fence of whoever holds later is greater, of two readers apart. Later is
-// who was told later, for grants that were valid when they were read; over a moment at
-// which the store may have forgotten, who asked when the other had been told.
+// rising checks that each later hold has a larger fence, except for two readers. If both grants
+// were valid when they were read, the later hold is the one whose client was told later. If the
+// store may have forgotten a lock in between, the client of the later hold must also have sent its
+// request after the other client was told.
 func (h *History) rising(v *verdict, ps []*op) {
 	held := slices.DeleteFunc(slices.Clone(ps), func(p *op) bool { return !p.granted() || p.of != 0 })
 	slices.SortFunc(held, func(a, b *op) int { return cmp.Compare(a.answered, b.answered) })
@@ -142,7 +143,7 @@ func (h *History) rising(v *verdict, ps []*op) {
 	}
 }
 
-// sound: a grant has a fence, and was not over when it was asked for.
+// sound checks that a grant has a fence, and was not over when it was requested.
 func sound(v *verdict, p *op) {
 	if p.fence == 0 || p.fence >= 1<<63 {
 		v.fail("fence", "%s: %v", p.key, p)
@@ -153,12 +154,12 @@ func sound(v *verdict, p *op) {
 	}
 }
 
-// overrun is how much longer than it asked for a wait may take: a client's own patience
-// with a silent daemon, and a busy machine's.
+// overrun is how much longer than requested a wait may take. It covers the time after which a
+// client gives up a daemon that does not answer, and the delays of a busy machine.
 const overrun = 20 * time.Second
 
-// waits: every wait ends, and a bounded one in time, unless its process stood still or
-// was killed.
+// waits checks that every wait ends, and a bounded one in time. Waits of a process that was stopped
+// or killed are exempt.
 func (h *History) waits(v *verdict, all []*op) {
 	for _, p := range all {
 		if p.killed > 0 {

@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// Times of hand-made histories are in milliseconds.
+// ms is the unit of the times in handmade histories.
 const ms = int64(time.Millisecond)
 
-// told makes histories by hand.
+// told builds histories by hand.
 type told struct {
 	History
 	n int64
@@ -27,7 +27,8 @@ func (h *told) add(w int, e string, at int64, more Event) {
 	h.Events = append(h.Events, more)
 }
 
-// got is a grant to a worker: asked, answered and valid until.
+// got adds a grant to a worker: when it was requested, when it was answered, and until when it is
+// valid.
 func (h *told) got(w int, key string, fence uint64, asked, at, until int64) (n int64) {
 	return h.grant(w, key, Event{}, fence, asked, at, until)
 }
@@ -45,12 +46,12 @@ func (h *told) gave(w int, n, at, answered int64) {
 	h.add(w, evGave, answered, Event{N: n, R: "ok"})
 }
 
-// held is a hold from its asking to its end.
+// held adds a hold, from its request to its end.
 func (h *told) held(w int, key string, fence uint64, asked, at, gave, given int64) {
 	h.gave(w, h.got(w, key, fence, asked, at, at+1000), gave, given)
 }
 
-// checks are the names of all that is found.
+// checks returns the names of the checks that find something.
 func (h *told) checks(t *testing.T) []string {
 	t.Helper()
 	found, _ := h.Check()
@@ -67,7 +68,7 @@ func (h *told) checks(t *testing.T) []string {
 	return slices.Compact(names)
 }
 
-// finds is a test of one history: what the checks find in it is this, and nothing else.
+// finds tests that the checks find exactly want in one history.
 func finds(t *testing.T, name string, tell func(h *told), want ...string) {
 	t.Run(name, func(t *testing.T) {
 		h := newTold()
@@ -305,7 +306,7 @@ func TestViolationsAreFound(t *testing.T) {
 	}
 }
 
-// Overlaps over a moment at which the store may forget are counted.
+// Overlaps at a time at which the store may forget a lock are counted.
 func TestForgivenIsCounted(t *testing.T) {
 	h := newTold()
 	h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
@@ -316,14 +317,14 @@ func TestForgivenIsCounted(t *testing.T) {
 	}
 }
 
-// A long history of one key at one daemon is decided.
+// The model decides a long history of one key at one daemon.
 func TestModelDecidesLongHistories(t *testing.T) {
 	h := newTold()
 	at := int64(0)
 	for i := range 2000 {
 		at += 10
 		n := h.got(i%4, "k", uint64(i+1), max(0, at-200), at, at+5)
-		if i%10 > 0 { // every tenth ends by itself
+		if i%10 > 0 { // every tenth hold ends by itself
 			h.gave(i%4, n, at+3, at+8)
 		}
 	}
@@ -370,7 +371,7 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-// What is written without a fence and overwritten is counted, and no violation.
+// A write without a fence that is overwritten is counted. It is no violation.
 func TestUnfencedLossesAreCounted(t *testing.T) {
 	r := &Register{cells: map[string]*register{}}
 	for _, ask := range []string{"ur k", "ur k", "uw k 1", "uw k 1", "ur k", "uw k 2"} {
@@ -399,7 +400,7 @@ func TestCellsHaveNames(t *testing.T) {
 
 func unforgiving(string, string) bool { return false }
 
-// Redis was flushed between two grants of the same fence. Only an acquire that had been requested
+// Redis was flushed between two grants with the same fence. Only an acquire that had been requested
 // before the other one was granted is forgiven.
 func TestAFenceOfTwoAfterAFlush(t *testing.T) {
 	for _, c := range []struct {

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// deed is one thing that an operator did, to a daemon or to a store.
+// deed is one thing that an operator has done to a daemon or to a store.
 type deed struct {
 	what  string
-	site  *site  // nil: to a store
-	depot *depot // nil: to a daemon
+	site  *site  // nil if it was done to a store
+	depot *depot // nil if it was done to a daemon
 	span
 }
 
-// doing notes that something is being done until over is called.
+// doing records that something is being done, until over is called.
 func (s *storm) doing(what string, st *site, d *depot) (over func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,10 +27,11 @@ func (s *storm) doing(what string, st *site, d *depot) (over func()) {
 	}
 }
 
-// lagMost is how much later than a deed its consequences may be seen on a busy machine.
+// lagMost is the maximum time between a deed and the moment at which a busy machine shows its
+// consequences.
 const lagMost = int64(10 * time.Second)
 
-// wasDone says whether something of which is is true was done in a time, or shortly before.
+// wasDone reports whether a deed for which is returns true was done in a span, or shortly before.
 func (s *storm) wasDone(at span, is func(*deed) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +40,8 @@ func (s *storm) wasDone(at span, is func(*deed) bool) bool {
 	})
 }
 
-// did says that a deed was done to a daemon and has one of some words in its name.
+// did returns a function that reports whether a deed was done to st, and has one of words in its
+// name.
 func (st *site) did(words ...string) func(*deed) bool {
 	return func(d *deed) bool {
 		return d.site == st && slices.ContainsFunc(words, func(w string) bool {
@@ -48,20 +50,20 @@ func (st *site) did(words ...string) func(*deed) bool {
 	}
 }
 
-// setting is a configuration and the time in which the daemon may have used it.
+// setting is a configuration, and the time in which the daemon may have used it.
 type setting struct {
 	span
 	rooms map[string]room
 }
 
-// tries notes that the daemon may use l from now on.
+// tries records that the daemon may use l from now on.
 func (st *site) tries(l *layout) {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
 	st.settings = append(st.settings, setting{span{now(), forever}, l.rooms})
 }
 
-// uses notes that the daemon uses l since from, and no other configuration any more.
+// uses records that the daemon has used l since from, and does not use any other configuration now.
 func (st *site) uses(l *layout, from int64) {
 	st.layout = l
 	st.s.mu.Lock()
@@ -74,7 +76,8 @@ func (st *site) uses(l *layout, from int64) {
 	st.settings = append(st.settings, setting{span{from, forever}, l.rooms})
 }
 
-// had says whether the namespace of a key may have been one of which is is true, in a time.
+// had reports whether the namespace of a key may have been a room for which is returns true, at any
+// time in a span.
 func (st *site) had(key string, at span, is func(room) bool) bool {
 	st.s.mu.Lock()
 	defer st.s.mu.Unlock()
@@ -92,8 +95,8 @@ func (st *site) had(key string, at span, is func(room) bool) bool {
 	})
 }
 
-// away says whether a store of key may not have answered between from and now, or was just coming
-// back. The embedded store always answers.
+// away reports whether a store of key may have been unable to answer between from and now, or had
+// just returned. The embedded store always answers.
 func (st *site) away(key string, from int64) bool {
 	at := span{from, now()}
 	return slices.ContainsFunc(st.s.depots, func(d *depot) bool {
@@ -101,11 +104,11 @@ func (st *site) away(key string, from int64) bool {
 	})
 }
 
-// in says that a namespace is kept in a store, alone or with another one.
+// in reports whether a namespace is kept in d, alone or together with another store.
 func (d *depot) in(r room) bool { return r.store == d.name || r.both == d.name }
 
-// judgeLosses compares each loss with what was done. A lock that expired, or whose client has heard
-// nothing, is one that a busy machine can cost.
+// judgeLosses checks that a deed explains each loss. A busy machine also explains a loss by expiry,
+// or a loss whose client has received nothing.
 func (s *storm) judgeLosses() {
 	var v verdict
 	for _, p := range s.history().ops() {
@@ -117,7 +120,7 @@ func (s *storm) judgeLosses() {
 	s.Violations = append(s.Violations, v.found...)
 }
 
-// accounts says whether something was done for which p may have been lost.
+// accounts reports whether a deed explains the loss of p.
 func (s *storm) accounts(p *op) bool {
 	st := s.sites[p.host]
 	at := span{max(p.seen, p.answered), p.lost}
@@ -135,7 +138,7 @@ func (s *storm) accounts(p *op) bool {
 		return slices.ContainsFunc(s.forced, func(f forcedHold) bool {
 			return f.site == st && f.key == p.name && f.from <= at.to && f.at+lagMost >= at.from
 		})
-	case "connection": // a takeover keeps them
+	case "connection": // a takeover keeps connections
 		return s.wasDone(at, st.did("drain", "end at once", "kill", "successor stopped"))
 	case "shutdown":
 		return s.wasDone(at, st.did("drain", "end at once"))

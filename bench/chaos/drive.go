@@ -46,7 +46,7 @@ func (c *cell) recover() {
 	})
 }
 
-// drain has all workers end, and looks at what is left.
+// drain ends all workers, and checks what is left.
 func (c *cell) drain() {
 	c.endWorkers()
 	c.nothingLeft()
@@ -57,7 +57,7 @@ func (c *cell) drain() {
 	}
 }
 
-// last lets a fault last; what comes after it is healing.
+// last sleeps while a fault lasts. Healing begins when it returns.
 func (c *cell) last(d time.Duration) {
 	time.Sleep(d)
 	c.healed = time.Now()
@@ -65,7 +65,7 @@ func (c *cell) last(d time.Duration) {
 
 func (c *cell) someHost() *host { return c.hosts[c.rnd.IntN(len(c.hosts))] }
 
-// someWorkers are one to three of those that run.
+// someWorkers returns one to three of the running workers.
 func (c *cell) someWorkers() (some []*worker) {
 	for _, i := range c.rnd.Perm(len(c.workers)) {
 		if w := c.workers[i]; w.killed == 0 && len(some) < 3 {
@@ -75,7 +75,7 @@ func (c *cell) someWorkers() (some []*worker) {
 	return some[:1+c.rnd.IntN(len(some))]
 }
 
-// links are those between a target and what it speaks to.
+// links returns the links between a target and its peers.
 func (c *cell) links(target string) (all []*faultproxy.Proxy) {
 	switch target {
 	case atStore:
@@ -92,7 +92,8 @@ func (c *cell) links(target string) (all []*faultproxy.Proxy) {
 	return all
 }
 
-// together does it to all at once, and passes on what one panics with.
+// together calls do for all elements at once. If one of the calls panics, together panics with the
+// same value.
 func together[T any](all []T, do func(T)) {
 	var wg sync.WaitGroup
 	var mu sync.Mutex

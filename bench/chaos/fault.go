@@ -10,30 +10,30 @@ import (
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 )
 
-// Whom a fault is for.
+// The targets of faults.
 const (
 	atStore  = "store"
 	atDaemon = "daemon"
 	atClient = "client"
 )
 
-// fault is one kind for one target.
+// fault is one kind of fault for one target.
 type fault struct {
 	name, target string
-	needs        string // what of its kind's abilities the store must have
-	clientLinks  bool   // clients are to go through links of ours
-	apart        bool   // daemons are to have network namespaces of their own
-	brief        bool   // it is over at once: d is the pause behind it
-	// fire does it, lets it last for d unless it is brief, and undoes it.
+	needs        string // the ability that the store's kind must have
+	clientLinks  bool   // clients must connect through links of this program
+	apart        bool   // daemons must have network namespaces of their own
+	brief        bool   // the fault is over at once: d is the pause after it
+	// fire begins the fault, lets it last for d unless it is brief, and undoes it.
 	fire func(c *cell, d time.Duration)
 }
 
-// possible says whether stores of a kind can have the fault.
+// possible reports whether stores of a kind can have the fault.
 func (f *fault) possible(k kind) bool {
 	return f.needs == "" || slices.Contains(strings.Fields(k.can), f.needs)
 }
 
-// faults are all kinds.
+// faults returns all faults.
 func faults() (all []fault) {
 	for _, name := range slices.Sorted(maps.Keys(linkFaults)) {
 		do := linkFaults[name]
@@ -52,7 +52,7 @@ func faults() (all []fault) {
 	return append(all, fault{name: "mixed", target: "all", clientLinks: true, fire: (*cell).mixed})
 }
 
-// processFaults are those of processes and of what stores keep.
+// processFaults returns the faults of processes and of the data in stores.
 func processFaults() []fault {
 	return []fault{
 		{name: "partition", target: atDaemon, needs: "links", apart: true,
@@ -136,7 +136,7 @@ func processFaults() []fault {
 	}
 }
 
-// linkFaults are what happens to connections; they are healed afterwards.
+// linkFaults are the faults of connections, which are healed afterwards.
 var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy){
 	"delay": func(c *cell, p *faultproxy.Proxy) {
 		p.Delay(c.oneWay(), time.Duration(20+c.rnd.IntN(int(c.ttl.Milliseconds())))*time.Millisecond)
@@ -159,8 +159,8 @@ func (c *cell) oneWay() faultproxy.Dir {
 	return []faultproxy.Dir{faultproxy.ToServer, faultproxy.ToClient}[c.rnd.IntN(2)]
 }
 
-// onLinks does it to each link, has meanwhile happen, and heals. A reset is over at once, so
-// it comes again and again for d.
+// onLinks applies a fault to each link, calls meanwhile, and heals the links. A reset is over at
+// once, so it is repeated for d.
 func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration,
 	do func(*cell, *faultproxy.Proxy), meanwhile func()) {
 	end := time.Now().Add(d)
@@ -174,7 +174,7 @@ func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration,
 		}
 		time.Sleep(min(time.Until(end), time.Duration(20+c.rnd.IntN(200))*time.Millisecond))
 	}
-	if c.fault.name == "fading" { // answers are late for a TTL, and then nothing comes at all
+	if c.fault.name == "fading" { // answers are late for a TTL, and then stop
 		time.Sleep(c.ttl)
 		for _, p := range links {
 			p.BlackHole(faultproxy.Both, true)
@@ -184,7 +184,7 @@ func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration,
 		meanwhile()
 	}
 	c.last(0)
-	c.cutting(links) // what has lost something is ended as it is healed
+	c.cutting(links) // healing ends a connection that has lost bytes
 	for _, p := range links {
 		if err := p.Heal(); err != nil {
 			panic(broken{err})
@@ -192,7 +192,7 @@ func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration,
 	}
 }
 
-// cutting notes that connections of clients may be about to be ended.
+// cutting records that connections of clients may be about to end.
 func (c *cell) cutting(links []*faultproxy.Proxy) {
 	for no, doors := range c.doors {
 		if slices.ContainsFunc(doors, func(p *faultproxy.Proxy) bool { return slices.Contains(links, p) }) {
@@ -201,8 +201,8 @@ func (c *cell) cutting(links []*faultproxy.Proxy) {
 	}
 }
 
-// mixed is one of links, and one of processes while it lasts. A daemon is not started while
-// it may not reach its store.
+// mixed is a fault of links together with a fault of processes. A daemon is not started while it
+// may be unable to reach its store.
 func (c *cell) mixed(d time.Duration) {
 	target := []string{atStore, atDaemon, atClient}[c.rnd.IntN(3)]
 	if len(c.servers) == 0 {
@@ -226,7 +226,7 @@ func (c *cell) mixed(d time.Duration) {
 	})
 }
 
-// down ends the store by how, and starts it again after d.
+// down ends the store with how, and starts it again after d.
 func (c *cell) down(how func(), d time.Duration) {
 	done := func() {}
 	if c.forgetsOnKill {
@@ -238,15 +238,15 @@ func (c *cell) down(how func(), d time.Duration) {
 	done()
 }
 
-// forgetting begins a time in which the store may forget; done ends it. A daemon finds
-// out with a renewal, so for a TTL more it may hand on what is gone.
+// forgetting begins a time in which the store may forget locks; done ends it. A daemon notices that
+// with a renewal. So it may hand on a lost lock for another TTL.
 func (c *cell) forgetting() (done func()) {
 	from := now()
 	return func() { c.forgets = append(c.forgets, forget{span: span{from, now() + int64(c.ttl)}}) }
 }
 
-// stepClock sets the store's clock ahead or back by d, and after as long to the true time
-// again. A step ahead ends leases before their time.
+// stepClock sets the store's clock ahead or back by d, and back to the true time after d. A step
+// ahead ends leases before their time.
 func (c *cell) stepClock(d time.Duration) {
 	step := d
 	if c.rnd.IntN(2) == 0 {

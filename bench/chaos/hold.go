@@ -9,21 +9,21 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// hold is one that a worker has, with what it has noted of it.
+// hold is a hold of a worker, with what the worker has recorded of it.
 type hold struct {
 	*owner
 	h    *client.Hold
 	n    int64
 	key  string
-	last Event // the last look that found it valid, unless noted
-	said int64 // until when, as far as it has been noted
+	last Event // the last check that found it valid, unless it is recorded already
+	said int64 // the validity that has been recorded
 	gone bool
 }
 
-// who is what the register knows it by.
+// who returns the name that the register knows the hold by.
 func (g *hold) who() string { return fmt.Sprint(g.Worker, "/", g.n) }
 
-// look asks whether it is still held, and notes what has become known.
+// look reports whether the hold is still valid, and records what has become known.
 func (g *hold) look() bool {
 	e := Event{E: evState, T: now(), N: g.n}
 	left := int64(g.h.Remaining())
@@ -55,7 +55,7 @@ func (g *hold) tell() {
 	}
 }
 
-// lower makes it a shared one.
+// lower makes the hold a shared one.
 func (g *hold) lower() {
 	g.look()
 	g.tell()
@@ -64,7 +64,7 @@ func (g *hold) lower() {
 	g.note(Event{E: evLow, T: now(), N: g.n, R: word(err), F: g.h.Fence()})
 }
 
-// give gives some up by one request.
+// give releases some holds by one request.
 func give(all []*hold, release func(context.Context) error) {
 	for _, g := range all {
 		g.tell()

@@ -20,17 +20,18 @@ type host struct {
 	bin    string
 	dir    string
 	run    string   // the directory of its socket
-	inside []string // what to run it by: another network namespace, or nothing
+	inside []string // the words before its command, for another network namespace; empty without one
 	links  []*faultproxy.Proxy
 	conf   string
-	turn   int // of reloads
+	turn   int // number of reloads
 	*process
 }
 
 func (h *host) socket() string { return filepath.Join(h.run, "s") }
 func (h *host) log() string    { return filepath.Join(h.dir, "log") }
 
-// configure writes the configuration; each turn's differs in what no client notices.
+// configure writes the configuration. Each turn's configuration differs in a way that no client
+// notices.
 func (h *host) configure() {
 	h.turn++
 	text := fmt.Sprintf("%smax_handoffs: %d\n", h.conf, 4+h.turn%8)
@@ -48,7 +49,8 @@ func (h *host) command(more ...string) *exec.Cmd {
 	return cmd
 }
 
-// start starts the daemon and waits until it answers; again as long as it finds no store.
+// start starts the daemon and waits until it answers. It tries again while the daemon finds no
+// store.
 func (h *host) start() {
 	for end := time.Now().Add(patience); ; {
 		p, err := launch(h.command(), h.log())
@@ -70,7 +72,7 @@ func (h *host) start() {
 	}
 }
 
-// takeOver has another process go on in place of the daemon.
+// takeOver lets another process take over from the daemon.
 func (h *host) takeOver() {
 	p, err := launch(h.command("--takeover"), h.log())
 	if err != nil {
@@ -79,7 +81,7 @@ func (h *host) takeOver() {
 	select {
 	case <-h.done:
 		h.process = p
-	case <-p.done: // the old one goes on
+	case <-p.done: // the old process continues
 	case <-time.After(patience):
 		panic(broken{fmt.Errorf("the take-over of daemon %d does not end: %s", h.no, tail(h.log()))})
 	}
@@ -99,7 +101,7 @@ func (h *host) dial() (*client.Client, error) {
 	return client.Dial(ctx, h.socket(), client.Options{Name: "chaos driver"})
 }
 
-// grants waits until the daemon grants a key of its own.
+// grants waits until the daemon grants a key that nothing else uses.
 func (h *host) grants(key string, until time.Time) error {
 	for {
 		err := h.grant(key)
@@ -127,7 +129,8 @@ func (h *host) grant(key string) error {
 	return err
 }
 
-// left is what the daemon says is held or waited for here, and what its store knows.
+// left returns the holds and waiters that the daemon lists on this host, and the locks that its
+// store lists.
 func (h *host) left() (rows []string, err error) {
 	c, err := h.dial()
 	if err != nil {
@@ -154,7 +157,7 @@ func (h *host) left() (rows []string, err error) {
 	return rows, nil
 }
 
-// tail is the end of a file.
+// tail returns the end of a file.
 func tail(path string) string {
 	b, _ := os.ReadFile(path)
 	return string(b[max(0, len(b)-4000):])

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// hub listens on a free port of the loopback, and ends with all of its connections.
+// hub listens on a free port of the loopback interface, and ends with all its connections.
 type hub struct {
 	l  net.Listener
 	wg sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool // guarded by mu; nil when closed
+	conns map[net.Conn]bool // guarded by mu; nil after close
 }
 
 func newHub() (*hub, error) {
@@ -24,7 +24,7 @@ func newHub() (*hub, error) {
 
 func (h *hub) addr() string { return h.l.Addr().String() }
 
-// start has each connection served in a goroutine of its own, and closed when that is over.
+// start serves each connection in a goroutine of its own, and then closes the connection.
 func (h *hub) start(serve func(net.Conn)) {
 	h.wg.Go(func() {
 		for {
@@ -54,7 +54,7 @@ func (h *hub) close() {
 	h.wg.Wait()
 }
 
-// keep remembers a connection until it is dropped; false when all is closed.
+// keep records a connection until it is dropped. It returns false after close.
 func (h *hub) keep(c net.Conn) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"regexp"
 )
 
-// crashed is what a program of ours says when it ends as none should.
+// crashed matches what a program prints when it crashes.
 var crashed = regexp.MustCompile(`(?m)^(panic: |fatal error: |WARNING: DATA RACE|Traceback|Exception in thread).*`)
 
 // judge checks the logs and the history.

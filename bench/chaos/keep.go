@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// history is what all workers told.
+// history returns the history of all workers.
 func (c *bed) history() *History {
 	h := &History{Killed: map[int]int64{}, Frozen: map[int][]span{}, Forgets: c.forgets, Cut: c.cut}
 	for _, w := range c.workers {
@@ -22,8 +22,8 @@ func (c *bed) history() *History {
 	return h
 }
 
-// keep moves the run's directory to name among those that are kept if something was wrong, with
-// the history in it, and removes it else.
+// keep moves the run's directory, with the history in it, to name in the directory for violations.
+// If the run has no violations, keep removes the directory instead.
 func (c *bed) keep(name string) {
 	if len(c.Violations) == 0 || c.Keep == "" {
 		os.RemoveAll(c.dir)
@@ -44,7 +44,7 @@ func (c *bed) keep(name string) {
 	}
 }
 
-// write has the events in the order of their times, behind a line with the rest.
+// write writes the other fields of h in one line, and then the events in the order of their times.
 func (h *History) write(path string) error {
 	f, err := os.Create(path)
 	if err != nil {

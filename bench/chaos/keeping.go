@@ -12,7 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// keeping is what the operator holds while something is done that no holder is to notice.
+// keeping has holds of the operator. It holds them while something is done that no holder may
+// notice.
 type keeping struct {
 	st    *site
 	c     *client.Client
@@ -20,8 +21,8 @@ type keeping struct {
 	from  int64
 }
 
-// hold takes a lock in each namespace twice by the same owner, and beside it two readers' locks or
-// a permit, where its store answers.
+// hold acquires a lock in each namespace, twice by the same owner. If the store answers, it also
+// acquires two readers' locks or a permit there.
 func (st *site) hold() *keeping {
 	k := &keeping{st: st, from: now()}
 	var err error
@@ -65,7 +66,7 @@ func (k *keeping) drop() {
 	}
 }
 
-// over looks at what has become of them, and gives them up.
+// over checks what has become of the holds, and releases them.
 func (k *keeping) over(what string, also ...protocol.Reason) {
 	if k.c == nil {
 		return
@@ -85,8 +86,8 @@ func (k *keeping) over(what string, also ...protocol.Reason) {
 	}
 }
 
-// allowed says whether a hold of key may have ended with err: its store did not answer, the machine
-// had too much to do, or it was lost for a reason that is named.
+// allowed reports whether a hold of key may have ended with err. It may have if its store did not
+// answer, if the machine was too busy, or if the reason of the loss is one of also.
 func (k *keeping) allowed(key string, err error, also []protocol.Reason) bool {
 	var lost *client.LostError
 	switch {
@@ -101,8 +102,8 @@ func (k *keeping) allowed(key string, err error, also []protocol.Reason) bool {
 	return k.st.away(key, k.from) || late.MatchString(err.Error())
 }
 
-// forsake has the daemon hold a lock and a permit, and wait for a lock that another daemon has, all
-// of keys that are never used again. After the end of the daemon, done gives up the other daemon's
+// forsake makes the daemon hold a lock and a permit, and wait for a lock that another daemon holds.
+// Their keys are never used again. After the end of the daemon, done releases the other daemon's
 // lock.
 func (st *site) forsake() (done func()) {
 	st.forsaken++
@@ -111,7 +112,7 @@ func (st *site) forsake() (done func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	lock := func(c *client.Client, a client.AcquireArgs) {
 		a.Owner, a.Wait = 1, 5*time.Second
-		_, _ = c.Lock(ctx, a) // a store may be away, or there are too many holds
+		_, _ = c.Lock(ctx, a) // a store may be away, or a limit of holds may be reached
 	}
 	c, err := st.dial()
 	if err != nil {
@@ -120,7 +121,7 @@ func (st *site) forsake() (done func()) {
 	}
 	var waits sync.WaitGroup
 	closeOther := func() {}
-	if d, err := other.dial(); err == nil { // it may be ending
+	if d, err := other.dial(); err == nil { // the other daemon may be ending
 		closeOther = func() { d.Close() }
 		lock(d, client.AcquireArgs{Key: name + " wanted"})
 		waits.Go(func() { lock(c, client.AcquireArgs{Key: name + " wanted"}) })

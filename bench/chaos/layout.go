@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// layout is a daemon's configuration as the operator of a storm thinks of it.
+// layout is a daemon's configuration, in the form that the operator of a storm changes.
 type layout struct {
-	fixed  []string          // what takes a restart, and what never changes
-	stores map[string]string // URLs by names
-	rooms  map[string]room   // namespaces by prefixes
+	fixed  []string          // fields that need a restart, and fields that never change
+	stores map[string]string // URLs by name
+	rooms  map[string]room   // namespaces by prefix
 	rest   []string          // more lines at the top
 }
 
 // room is one namespace.
 type room struct {
-	store, both string // empty: the store that upstream names, and none
+	store, both string // empty for the store in upstream, and for no second store
 	epoch       uint64
 	more        []string // more fields
 }
@@ -29,7 +29,7 @@ func (l *layout) clone() *layout {
 	return &layout{l.fixed, maps.Clone(l.stores), maps.Clone(l.rooms), slices.Clone(l.rest)}
 }
 
-// yaml is the file.
+// yaml returns the text of the configuration file.
 func (l *layout) yaml() string {
 	var b strings.Builder
 	for _, line := range slices.Concat(l.fixed, l.rest) {
@@ -57,11 +57,11 @@ func (l *layout) yaml() string {
 	return b.String()
 }
 
-// fewHolds is a limit that workers alone may reach, so that a command gets no lock.
+// fewHolds is a limit that the workers alone may reach, so that a command gets no lock.
 const fewHolds = "max_holds: 4"
 
-// vary gives l settings that no client is to notice, but by a limit or a bound of a namespace of
-// its own. names are stores that it may add namespaces in.
+// vary gives l settings that no client may notice, except limits and bounds in a namespace of its
+// own. It may add namespaces in the stores in names.
 func (l *layout) vary(rnd *rand.Rand, names []string) {
 	l.rest = []string{fmt.Sprint("max_handoffs: ", 1+rnd.IntN(16)),
 		fmt.Sprintf("max_handoff_time: %dms", 10+rnd.IntN(90)),
@@ -118,7 +118,7 @@ func (l *layout) vary(rnd *rand.Rand, names []string) {
 	}
 }
 
-// fault is a configuration that is to be refused, with the words of the refusal.
+// faulty is a configuration that must be refused, with the words of the refusal.
 type faulty struct {
 	name  string
 	words *regexp.Regexp
@@ -126,8 +126,8 @@ type faulty struct {
 	text  func(l *layout) string
 }
 
-// faultyLayouts are all kinds; names are stores of the episode, etcd and redlock stand for stores
-// of those kinds that nobody asks.
+// faultyLayouts returns one configuration of each kind of fault. The stores fetcd, fredis and
+// fredlock in them are not the episode's, and nothing connects to them.
 func faultyLayouts() []faulty {
 	top := func(name, words, line string) faulty {
 		return faulty{name: name, words: regexp.MustCompile(words), text: func(l *layout) string {
@@ -178,8 +178,8 @@ func faultyLayouts() []faulty {
 }
 
 const (
-	userConns = 40 // connections that a user may have at once in a storm
+	userConns = 40 // connections that one user may have at once in a storm
 	stormTTL  = 2 * time.Second
-	firstLift = 4_000_000_000_000_000 // the fence_epoch of keys that move to etcd or ZooKeeper
-	nextLift  = 10_000_000_000_000    // and what each move of theirs adds
+	firstLift = 4_000_000_000_000_000 // the first fence_epoch of keys that move to etcd or ZooKeeper
+	nextLift  = 10_000_000_000_000    // what each of their moves adds to it
 )

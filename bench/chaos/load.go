@@ -27,7 +27,7 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// Main runs this process as a worker if it was started as one, and else returns.
+// Main runs this process as a worker if it was started as one. Otherwise it returns.
 func Main() {
 	if os.Getenv(roleEnv) != roleWorker {
 		return
@@ -41,11 +41,11 @@ func Main() {
 	os.Exit(0)
 }
 
-// load is a worker: some owners on one connection.
+// load is a worker: some owners that share one connection.
 type load struct {
 	Orders
 	acquires atomic.Int64
-	stop     chan struct{} // closed when no more are to be begun
+	stop     chan struct{} // closed when no new turns may begin
 
 	outMu sync.Mutex
 	out   *bufio.Writer // guarded by outMu
@@ -62,13 +62,13 @@ func (l *load) note(e Event) {
 	l.outMu.Lock()
 	defer l.outMu.Unlock()
 	_, _ = l.out.Write(append(b, '\n'))
-	_ = l.out.Flush() // who is killed now has told all
+	_ = l.out.Flush() // a worker that is killed after this has told everything
 }
 
 func (l *load) run(in io.Reader) {
 	l.note(Event{E: evUp, T: now()})
 	go func() {
-		_, _ = io.Copy(io.Discard, in) // its end is the word to stop
+		_, _ = io.Copy(io.Discard, in) // the end of the input tells the worker to stop
 		close(l.stop)
 	}()
 	var wg sync.WaitGroup
@@ -87,7 +87,7 @@ func (l *load) run(in io.Reader) {
 	l.note(Event{E: evBye, T: now()})
 }
 
-// client is the connection, made anew when it has ended.
+// client returns the connection. If the connection has ended, client makes a new one.
 func (l *load) client() (*client.Client, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *load) client() (*client.Client, error) {
 	return c, err
 }
 
-// owner is one of a worker's callers.
+// owner is one caller of a worker.
 type owner struct {
 	*load
 	no  int

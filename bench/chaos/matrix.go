@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// Row is all runs of a store, a fault and its target.
+// Row summarizes all runs with one store, one fault and one target.
 type Row struct {
 	Store, Fault, Target string
-	Lengths              []float64 // that were run
+	Lengths              []float64 // the lengths that were run
 	Runs, Skipped        int
 	Operations, Fired    int
 	Violations           int
@@ -24,7 +24,7 @@ type Row struct {
 	Recovery             time.Duration
 }
 
-// tally is a row while results are put together.
+// tally adds up the results of a row.
 type tally struct {
 	Row
 	cells       map[Cell]bool
@@ -52,7 +52,8 @@ func (s *tally) add(r *Result) {
 	s.Recovery = max(s.Recovery, r.Recovery)
 }
 
-// tallies puts results together by what group leaves of their cells, in its order.
+// tallies groups results by the part of their cells that group returns. The groups have the order
+// of that part.
 func tallies(rs []Result, group func(Cell) Cell) (all []*tally) {
 	of := map[Cell]*tally{}
 	for i := range rs {
@@ -77,7 +78,7 @@ func tallies(rs []Result, group func(Cell) Cell) (all []*tally) {
 	return all
 }
 
-// Matrix puts results together.
+// Matrix returns the rows of all results.
 func Matrix(rs []Result) (rows []Row) {
 	for _, s := range tallies(rs, func(c Cell) Cell { return Cell{Store: c.Store, Fault: c.Fault, Target: c.Target} }) {
 		rows = append(rows, s.Row)
@@ -88,7 +89,8 @@ func Matrix(rs []Result) (rows []Row) {
 // WriteSummary writes two tables in Markdown: by store, and by fault.
 func WriteSummary(out io.Writer, rs []Result) {
 	cells := Cells()
-	whole := tallies(rs, func(Cell) Cell { return Cell{} }) // one, unless there are no results
+	// one tally, or none if there are no results
+	whole := tallies(rs, func(Cell) Cell { return Cell{} })
 	for _, by := range []struct {
 		name string
 		of   func(Cell) string
@@ -117,7 +119,7 @@ func WriteSummary(out io.Writer, rs []Result) {
 	}
 }
 
-// WriteMatrix writes it as a table in Markdown.
+// WriteMatrix writes rows as a table in Markdown.
 func WriteMatrix(out io.Writer, rows []Row) {
 	fmt.Fprintln(out, "| store | fault | of | TTLs | runs | operations | faults | violations | undecided | forgiven | unfenced lost | recovery |")
 	fmt.Fprintln(out, "|---|---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|")
@@ -137,7 +139,7 @@ func WriteMatrix(out io.Writer, rows []Row) {
 	}
 }
 
-// WriteJSON writes the results one by one, and the matrix.
+// WriteJSON writes each result, and the matrix.
 func WriteJSON(out io.Writer, rs []Result) error {
 	e := json.NewEncoder(out)
 	e.SetIndent("", " ")
@@ -153,7 +155,7 @@ func ReadJSON(in io.Reader) ([]Result, error) {
 	return all.Runs, err
 }
 
-// Tell is one run in a line, and a line for each violation.
+// Tell describes a run in one line, followed by one line for each violation.
 func (r *Result) Tell() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%-36v seed %-20d", r.Cell, r.Seed)

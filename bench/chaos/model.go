@@ -8,49 +8,52 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of one key at one daemon: a re-entrant mutex with shared mode, downgrades and fences.
-// It is kept apart for each daemon, for between daemons a hold may end by its deadline alone, of
-// which the others have no event.
+// This file has the model of one key at one daemon: a re-entrant mutex with shared mode, downgrades
+// and fences. Each daemon has a model of its own. Between daemons, a hold may end by its deadline
+// alone, which other daemons do not record as an event.
 
 type step int
 
 const (
-	enter  step = iota
-	leave       // a release that went well
-	vanish      // a hold that may have ended by itself: it was lost, or its release's answer was
-	lower       // a downgrade that went well
+	enter step = iota
+	leave      // a successful release
+	// vanish ends a hold that may have ended by itself: the hold was lost, or the answer to its
+	// release was lost.
+	vanish
+	lower // a successful downgrade
 )
 
 type input struct {
 	step
 	holder
 	shared  bool
-	permits int // how many there are, of a semaphore
+	permits int // number of permits, of a semaphore
 }
 
-// holder is one owner's hold: taken anew it has another fence.
+// holder is one owner's hold. If the owner acquires the key again, the fence differs.
 type holder struct {
 	worker, owner int
 	fence         uint64
 }
 
-type grip struct {
+// modelHold is what the model knows of a hold.
+type modelHold struct {
 	count  int
 	shared bool
 }
 
-// mutex is a state; it is never changed.
+// mutex is a state. It is never changed.
 type mutex struct {
-	holders map[holder]grip
+	holders map[holder]modelHold
 	writer  uint64 // the highest fence of an exclusive holder
-	any     uint64 // and of any
+	any     uint64 // the highest fence of any holder
 }
 
 func (m mutex) step(in input) (mutex, bool) {
 	g, holds := m.holders[in.holder]
 	next := mutex{maps.Clone(m.holders), m.writer, m.any}
 	if next.holders == nil {
-		next.holders = map[holder]grip{}
+		next.holders = map[holder]modelHold{}
 	}
 	switch in.step {
 	case enter:
@@ -70,7 +73,7 @@ func (m mutex) step(in input) (mutex, bool) {
 		if in.fence <= m.writer || !in.shared && in.fence <= m.any {
 			return m, false
 		}
-		next.holders[in.holder] = grip{1, in.shared}
+		next.holders[in.holder] = modelHold{1, in.shared}
 		next.any = max(m.any, in.fence)
 		if !in.shared {
 			next.writer = in.fence
@@ -90,7 +93,7 @@ func (m mutex) step(in input) (mutex, bool) {
 		if !holds {
 			return m, false
 		}
-		next.holders[in.holder] = grip{g.count, true}
+		next.holders[in.holder] = modelHold{g.count, true}
 	}
 	return next, true
 }
@@ -111,10 +114,10 @@ var model = porcupine.Model{
 	},
 }
 
-// Modelled is how the partitions of a history fared with the model.
+// Modelled counts how the partitions of a history fared with the model.
 type Modelled struct{ OK, Illegal, Unknown int }
 
-// Model checks each key at each daemon, with so much time for each.
+// Model checks each key at each daemon, and takes at most each for one of them.
 func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
 	type place struct {
 		host int
@@ -143,8 +146,8 @@ func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
 	return m, v.found
 }
 
-// operations are those of one key at one daemon. What was not granted says nothing, and
-// of an acquire without an answer nobody knows.
+// operations returns the operations on one key at one daemon. An acquire that was not granted does
+// not constrain the model, and the result of an acquire without an answer is unknown.
 func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 	var fresh []*op
 	for _, p := range ps {
@@ -176,9 +179,9 @@ func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 	return all
 }
 
-// earliest is when a hold may have ended by itself: not before the last look that found it
-// valid, unless the store had forgotten it or its connection was cut, for then the word of it
-// may have been on its way.
+// earliest returns when a hold may first have ended by itself. That is not before the last check
+// that found it valid. But if the store had forgotten the hold, or its connection was cut, that
+// message may have been on its way.
 func (h *History) earliest(p *op) int64 {
 	from := p.seen
 	for _, t := range h.Cut[p.w] {
@@ -194,8 +197,8 @@ func (h *History) earliest(p *op) int64 {
 	return max(p.asked, from)
 }
 
-// needed is when somebody else is known to hold after p, so that p's hold must have ended if
-// it ever excluded him: later than that is no different from then.
+// needed returns when another owner is first known to hold after p. If p's hold ever excluded that
+// owner, it must have ended by then. A later end would make no difference.
 func needed(p *op, fresh []*op) int64 {
 	end := int64(forever)
 	for _, o := range fresh {

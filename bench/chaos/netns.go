@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// namespace is a network of one daemon's own, with one line to ours.
+// namespace is a network namespace of one daemon, with one line to the network of this program.
 type namespace struct{ name, veth, outer string }
 
-// noNamespaces says why there can be none, or nothing.
+// noNamespaces returns the reason why network namespaces are not available, or "".
 func noNamespaces() string {
 	if os.Getuid() != 0 {
 		return "network namespaces need root"
@@ -57,16 +57,16 @@ func newNamespace(no int) (*namespace, error) {
 	return n, nil
 }
 
-// inside is how a program is run in it.
+// inside returns the words that run a program in the namespace.
 func (n *namespace) inside() []string { return []string{"ip", "netns", "exec", n.name} }
 
-// remove takes it away; its line goes with it.
+// remove removes the namespace and its line.
 func (n *namespace) remove() {
 	_ = ip("link del " + n.veth)
 	_ = ip("netns del " + n.name)
 }
 
-// partition takes the lines of some daemons down for d.
+// partition takes down the lines of some daemons for d.
 func (c *cell) partition(d time.Duration, hosts ...*host) {
 	set := func(state string) {
 		for _, h := range hosts {

@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// action is a thing that an operator does to a daemon. The site's mu is held.
+// action is one thing that an operator does to a daemon. It runs with the site's mu held.
 type action struct {
 	name string
 	do   func(*site)
-	can  func(*site) bool // nil: always
+	can  func(*site) bool // nil if it is always possible
 }
 
-// actions are all that an operator does to one daemon.
+// actions returns everything that an operator does to one daemon.
 func actions() []action {
 	return []action{
 		{name: "reload: other settings", do: func(st *site) {
@@ -54,10 +54,11 @@ func actions() []action {
 	}
 }
 
-// operate does one thing after the other until the time is over: first the operators together do
-// each once, in a random order, and then each of them all, again and again.
+// operate performs one action after the other until the time is over. First the operators together
+// perform each action once, in a random order. After that, each operator performs all actions,
+// again and again.
 func (st *site) operate(until time.Time) {
-	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(200+st.no))) // st.rnd is guarded by mu
+	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(200+st.no))) // not st.rnd, which mu guards
 	for round := 0; ; round++ {
 		all := actions()
 		order := rnd.Perm(len(all))
@@ -94,10 +95,10 @@ func (st *site) do(a action) {
 
 func (st *site) vary(l *layout) { l.vary(st.rnd, st.s.names()) }
 
-// reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising:
-// stores that take their bases from the clock follow each other as they are. Where etcd or
-// ZooKeeper may be among them, each move raises fence_epoch above those of all daemons, since a
-// store may count all keys together.
+// reroute moves the keys of the daemon's own namespace to another store. Their fences continue to
+// rise. No fence_epoch is needed between stores that take their bases from the clock. If etcd or
+// ZooKeeper may be among the stores, each move raises fence_epoch above the epochs of all daemons,
+// since a store may count all keys together.
 func (st *site) reroute() {
 	varied := st.rnd.IntN(2) == 0
 	st.reload("keys to another store", func(l *layout) {
@@ -108,7 +109,7 @@ func (st *site) reroute() {
 	}, time.Now())
 }
 
-// moveOwn has the daemon's own keys in some store that they may be in.
+// moveOwn moves the daemon's own keys to a store that they may be in.
 func (st *site) moveOwn(l *layout) {
 	names := st.homes()
 	to := names[st.rnd.IntN(len(names))]
@@ -120,7 +121,7 @@ func (st *site) moveOwn(l *layout) {
 	l.rooms[st.own()] = r
 }
 
-// lift is the next fence_epoch of a daemon's own keys.
+// lift returns the next fence_epoch for a daemon's own keys.
 func (s *storm) lift() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -128,11 +129,11 @@ func (s *storm) lift() uint64 {
 	return s.epoch
 }
 
-// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon
-// was started.
+// embeddedAhead is how long the bases of the embedded store may be ahead of the clock after the
+// start of a daemon.
 const embeddedAhead = int64(65 * time.Second)
 
-// homes are the stores that the daemon's own keys may be in.
+// homes returns the stores that the daemon's own keys may be in.
 func (st *site) homes() (names []string) {
 	switch {
 	case st.s.toOrdered:
@@ -151,10 +152,11 @@ func (st *site) homes() (names []string) {
 	return names
 }
 
-// ordered says that fence bases are the store's own order.
+// ordered reports whether the fence bases of the store are its own order of events.
 func (d *depot) ordered() bool { return strings.HasPrefix(d.kind, "etcd") || d.kind == "zookeeper" }
 
-// reloadBad has the daemon read what it has to refuse: it is to say why, and to stay as it was.
+// reloadBad makes the daemon read a configuration that it has to refuse. The daemon must state the
+// reason, and keep its configuration.
 func (st *site) reloadBad() {
 	all := faultyLayouts()
 	f := all[st.rnd.IntN(len(all))]
@@ -197,8 +199,8 @@ func (st *site) reloadMany() {
 	st.reloadUntil("several at once")
 }
 
-// reloadUntil reloads the layout until the daemon certainly uses it: what it says may be of an
-// earlier SIGHUP.
+// reloadUntil reloads the layout until the daemon certainly uses it. What the daemon logs may
+// belong to an earlier SIGHUP.
 func (st *site) reloadUntil(what string) {
 	began := time.Now()
 	for range 3 {
@@ -211,7 +213,7 @@ func (st *site) reloadUntil(what string) {
 // drain tells the daemon to end, and starts it again.
 func (st *site) drain() {
 	st.signal(syscall.SIGTERM)
-	// it drains, or has ended; a busy machine may handle the signal late
+	// The daemon drains, or has ended. A busy machine may handle the signal late.
 	if !st.s.until(patience, func() bool {
 		_, code := st.cli([]int{0, 69}, "health", "-q")
 		return code == 69
@@ -222,8 +224,8 @@ func (st *site) drain() {
 	st.start()
 }
 
-// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two
-// signals that are pending at once may come in either order.
+// endAtOnce tells the daemon to end twice, so that it does not drain. The second signal may be too
+// late. Two signals that are pending together may arrive in either order.
 func (st *site) endAtOnce() {
 	st.signal(syscall.SIGTERM)
 	time.Sleep(time.Duration(st.rnd.IntN(100)) * time.Millisecond)
@@ -232,7 +234,8 @@ func (st *site) endAtOnce() {
 	st.start()
 }
 
-// kill ends it as a crash does. What it holds and waits for then leaves the stores by time alone.
+// kill ends the daemon as a crash does. Its holds and waiters then leave the stores only when their
+// time is over.
 func (st *site) kill() {
 	done := st.forsake()
 	st.stopWith(syscall.SIGKILL, 128+int(syscall.SIGKILL))
@@ -241,8 +244,8 @@ func (st *site) kill() {
 	st.start()
 }
 
-// rest waits until no lease of an earlier process is in force. The next one may keep keys in
-// another store than that had them in, if they moved shortly before.
+// rest waits until no lease of an earlier process is in force. If keys have moved shortly before,
+// the next process may keep them in another store than the earlier one did.
 func (st *site) rest() { time.Sleep(stormTTL + stormTTL/10) }
 
 // second starts another daemon at the same socket.
@@ -259,7 +262,7 @@ func (st *site) second() {
 	}
 }
 
-// look runs what shows something.
+// look runs commands that only show something.
 func (st *site) look() {
 	from := now()
 	key := fmt.Sprint(st.own(), st.rnd.IntN(3))
@@ -268,7 +271,7 @@ func (st *site) look() {
 		st.cli([]int{0}, words...)
 	}
 	st.cli([]int{0}, "config", "check", "--config", st.conf(), key)
-	st.cli(st.unreached(from, 0, 69), "locks", "--store") // Redlock cannot list
+	st.cli(st.unreached(from, 0, 69), "locks", "--store") // Redlock cannot list its locks
 	st.cli(st.unreached(from, 0, 66), "who", key)
 	st.cli(st.unreached(from, 0), "status")
 	st.cli(st.unreached(from, 0), "health")

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Orders are what a worker is told, as words NAME=VALUE behind its program. The workers
-// in Python and Java do the same by the same words.
+// Orders are the parameters of a worker, as words NAME=VALUE after its program. The workers in
+// Python and Java understand the same words.
 type Orders struct {
 	Socket, Register string
 	Worker           int
 	Prefix           string // of the keys
 	Keys, Owners     int
-	Semaphores       int // of how many keys there is a semaphore, too
+	Semaphores       int // number of keys that also have a semaphore
 	TTL              time.Duration
-	Pause            time.Duration // between turns, at the most
+	Pause            time.Duration // longest pause between turns
 	Seed             uint64
 }
 
@@ -32,9 +32,9 @@ func (o *Orders) words() []string {
 		fmt.Sprint("offset=", ahead())}
 }
 
-// ahead is by how much CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC, which Java has: the least
-// that several looks say, for whoever is kept from looking at the one right behind the other
-// sees more.
+// ahead returns how far CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC, which Java reads. It returns
+// the least of several differences: if the process is delayed between the two readings, a
+// difference is too large.
 func ahead() int64 {
 	least := int64(forever)
 	for range 100 {

@@ -8,7 +8,8 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// permitted: never do more clients believe in a permit than there are, on all hosts together.
+// permitted checks that on all hosts together, at most as many clients believe in a permit as there
+// are permits.
 func (h *History) permitted(v *verdict, ps []*op) {
 	for _, p := range ps {
 		if p.granted() {
@@ -33,7 +34,8 @@ func (h *History) permitted(v *verdict, ps []*op) {
 	}
 }
 
-// unlike: no two permits of a key have the same fence, and no permit has that of a lock.
+// unlike checks that no two permits of a key have the same fence, and that no permit has the fence
+// of a lock.
 func unlike(v *verdict, all []*op) {
 	type name struct {
 		key   string
@@ -61,9 +63,9 @@ func unlike(v *verdict, all []*op) {
 	}
 }
 
-// The model of a semaphore at one daemon: those who hold a permit, by their fences. Those of other
-// daemons are not in it, so it says less than permitted; but it looks at releases, not at what is
-// believed.
+// pool is the model of a semaphore at one daemon: the holders of its permits, by their fences. It
+// does not have the permits of other daemons, so it shows less than permitted. But it looks at
+// releases, and not at what clients believe.
 type pool map[holder]bool
 
 func (m pool) step(in input) (pool, bool) {
@@ -95,9 +97,9 @@ var semaphore = porcupine.Model{
 	DescribeOperation: model.DescribeOperation,
 }
 
-// permitOperations are those of one semaphore at one daemon. A permit that ends by itself is in
-// nobody's way from the first moment on at which it may have ended, so that is when it does. One
-// that the store has forgotten is that, however it was released.
+// permitOperations returns the operations on one semaphore at one daemon. A permit that ends by
+// itself is assumed to end at the first possible moment, because it cannot exclude another one
+// after that. A permit that the store has forgotten counts as such, however it was released.
 func (h *History) permitOperations(ps []*op) (all []porcupine.Operation) {
 	for _, p := range ps {
 		if !p.granted() {

@@ -10,22 +10,21 @@ import (
 	"time"
 )
 
-// patience is how long something may take that is not measured here: it is reached only
-// when something is broken.
+// patience bounds steps whose duration does not matter here. Only a fault can take so long.
 const patience = 60 * time.Second
 
-// process is a child of ours, which ends with us.
+// process is a child of this program, and ends with it.
 type process struct {
 	cmd  *exec.Cmd
-	log  string        // where its standard error goes
-	done chan struct{} // closed when it has been reaped
+	log  string        // the file for its standard error
+	done chan struct{} // closed when the process has been reaped
 
-	watch *watch // measures how long it takes to end; nil: the clock does
+	watch *watch // measures how long it takes to end; nil for the clock
 
 	state *os.ProcessState // set before done is closed
 }
 
-// launch starts cmd. What it prints to standard error goes to the file log, at its end.
+// launch starts cmd. Its standard error is appended to the file log.
 func launch(cmd *exec.Cmd, log string) (*process, error) {
 	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -69,7 +68,7 @@ func (p *process) stopped() bool {
 		if err != nil {
 			continue // the thread has ended
 		}
-		for i := len(b) - 1; i >= 0; i-- { // pid (name) state …, and a name may have anything in it
+		for i := len(b) - 1; i >= 0; i-- { // pid (name) state …, where the name may contain any character
 			if b[i] == ')' {
 				if i+2 < len(b) && b[i+2] != 'T' && b[i+2] != 't' {
 					return false
@@ -92,7 +91,7 @@ func (p *process) ended() bool {
 	}
 }
 
-// end sends a signal and waits for the end; false if SIGKILL had to do it.
+// end sends a signal and waits for the end. It returns false if only SIGKILL has ended the process.
 func (p *process) end(s syscall.Signal) bool {
 	p.signal(s)
 	p.signal(syscall.SIGCONT)
@@ -104,7 +103,7 @@ func (p *process) end(s syscall.Signal) bool {
 	return false
 }
 
-// code is the exit code of one that has ended, 128 and more if a signal ended it.
+// code returns the exit code of a process that has ended; 128 and more if a signal ended it.
 func (p *process) code() int {
 	if s, ok := p.state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
 		return 128 + int(s.Signal())

@@ -8,8 +8,9 @@ import (
 	"sync"
 )
 
-// Register is what the locks guard: for each key a number that takes no smaller fence
-// than it has seen, and one that takes everything. Clients read, and write one more.
+// Register is the resource that the locks guard. For each key it has a number that refuses smaller
+// fences than it has seen, and a number that accepts everything. Clients read a number, and write
+// it plus 1.
 type Register struct {
 	hub *hub
 
@@ -21,14 +22,14 @@ type register struct {
 	fence    uint64
 	value    int
 	accepted int               // writes under a fence
-	refused  int               // reads and writes
-	used     map[uint64]string // who wrote with a fence
-	shared   []sharedFence     // fences that two used
+	refused  int               // refused reads and writes
+	used     map[uint64]string // the client that wrote with each fence
+	shared   []sharedFence     // fences that two clients used
 
 	plain, plainWrites int
 }
 
-// NewRegister starts one on a free port of the loopback.
+// NewRegister starts a register on a free port of the loopback interface.
 func NewRegister() (*Register, error) {
 	h, err := newHub()
 	if err != nil {
@@ -39,7 +40,7 @@ func NewRegister() (*Register, error) {
 	return r, nil
 }
 
-// Addr is where clients connect to.
+// Addr returns the address for clients.
 func (r *Register) Addr() string { return r.hub.addr() }
 
 // Close ends all connections and waits for their goroutines.
@@ -53,8 +54,14 @@ func (r *Register) serve(c net.Conn) {
 	}
 }
 
-// answer is one request's: fr KEY FENCE WHO, fw KEY FENCE WHO VALUE, ur KEY, uw KEY
-// VALUE; the reply is "ok", with the value of what was read, or "no".
+// answer answers one request, which has one of these forms:
+//
+//	fr KEY FENCE WHO
+//	fw KEY FENCE WHO VALUE
+//	ur KEY
+//	uw KEY VALUE
+//
+// The answer is "ok", followed by the value after a read, or "no".
 func (r *Register) answer(line string) string {
 	var what, key, who string
 	var fence uint64
@@ -112,22 +119,23 @@ func (g *register) answer(what string, fence uint64, who string, value int) stri
 	return "ok"
 }
 
-// Guarded is what became of the registers.
+// Guarded has the totals of the registers.
 type Guarded struct {
-	Accepted, Refused int // under a fence
-	Plain, PlainLost  int // without one: writes, and how many of them are not in the value
+	Accepted, Refused int // with a fence
+	Plain, PlainLost  int // without a fence: writes, and how many of them are missing in the value
 }
 
-// sharedFence is a fence that two acquires had, each named by its worker and number, as in 1/781.
+// sharedFence is a fence that two acquires had. Each is named by its worker and number, as in
+// 1/781.
 type sharedFence struct {
 	fence     uint64
 	by, later string
 }
 
-// Check says what became of them, and what must not have: an accepted write that is
-// lost, a fence that two wrote with. forgives says that the store may have forgotten one of two
-// acquires before it granted the other, which had been requested before; then both may have the
-// same fence, as with the order of fences.
+// Check returns the totals, and what must not have happened: a lost write that had been accepted,
+// or a fence that two clients wrote with. Two acquires may have the same fence if forgives returns
+// true: the store may have forgotten the first before it granted the second, which was requested
+// before. The order of fences has the same exception.
 func (r *Register) Check(forgives func(by, later string) bool) (g Guarded, found []Violation) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,24 +10,24 @@ import (
 	"strings"
 )
 
-// relay passes on what one Redis server says to one daemon. Sentinels, and the nodes of a
-// cluster, name the others: where they do, the daemon is told its own links to them.
+// relay forwards what one Redis server sends to one daemon. Sentinels, and the nodes of a cluster,
+// name the other servers. The relay replaces these names by the daemon's own links to them.
 type relay struct {
 	*hub
 	target string
 	names  *names
 }
 
-// names are what addresses are called instead; set before anybody connects.
+// names replaces addresses. It is set before any daemon connects.
 type names struct {
 	host  string            // of all links
-	ports map[string]string // of a server, that of the link to it
-	whole *strings.Replacer // of a host with its port
+	ports map[string]string // by server: the port of the link to it
+	whole *strings.Replacer // replaces a host with its port
 }
 
 const serverHost = "127.0.0.1"
 
-// set has each server called by its link.
+// set replaces each server's address by the address of its link.
 func (n *names) set(servers, links []string) error {
 	n.ports = map[string]string{}
 	var pairs []string
@@ -47,7 +47,7 @@ func (n *names) set(servers, links []string) error {
 	return nil
 }
 
-// text is what is said in place of a text: a host or a port alone, or both in it.
+// text returns the replacement for a text: for a host or a port alone, or for both in it.
 func (n *names) text(s string) string {
 	if port := n.ports[s]; port != "" {
 		return port
@@ -58,7 +58,7 @@ func (n *names) text(s string) string {
 	return n.whole.Replace(s)
 }
 
-// newRelay listens; it serves from its start on.
+// newRelay listens. It forwards after start has been called.
 func newRelay(target string, n *names) (*relay, error) {
 	h, err := newHub()
 	if err != nil {
@@ -81,7 +81,7 @@ func (r *relay) serve(client net.Conn) {
 	_ = r.names.pass(bufio.NewWriter(client), bufio.NewReader(server))
 }
 
-// pass copies RESP: texts with their length before them, and lines.
+// pass copies RESP: texts that follow their length, and lines.
 func (n *names) pass(out *bufio.Writer, in *bufio.Reader) error {
 	for {
 		line, err := in.ReadBytes('\n')
@@ -92,7 +92,7 @@ func (n *names) pass(out *bufio.Writer, in *bufio.Reader) error {
 		switch line[0] {
 		case '$', '=', '!':
 			size, err := strconv.Atoi(string(rest))
-			if err != nil || size < 0 { // none, or in pieces, which no server sends
+			if err != nil || size < 0 { // no text, or a text in pieces, which no server sends
 				break
 			}
 			body := make([]byte, size+2)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What a server says of others is of the links to them; everything else is as it was.
+// The addresses of other servers are replaced by their links, and everything else stays the same.
 func TestRelayNamesLinks(t *testing.T) {
 	n := &names{}
 	if err := n.set([]string{"127.0.0.1:40001", "127.0.0.1:40002"},
@@ -22,7 +22,7 @@ func TestRelayNamesLinks(t *testing.T) {
 		{"-MOVED 3999 127.0.0.1:40002|", "-MOVED 3999 169.254.7.1:44444|"},
 		{"*2|:40002|:40003|", "*2|:44444|:40003|"},
 		{"$-1|_|*-1|+OK|$0||:1|", "$-1|_|*-1|+OK|$0||:1|"},
-		{"$6|40001x|$8|a|$5|b|", "$6|40001x|$8|a|$5|b|"}, // a text may have anything in it
+		{"$6|40001x|$8|a|$5|b|", "$6|40001x|$8|a|$5|b|"}, // a text may contain any bytes
 	} {
 		said, heard := strings.ReplaceAll(c.said, "|", "\r\n"), strings.ReplaceAll(c.heard, "|", "\r\n")
 		var out bytes.Buffer

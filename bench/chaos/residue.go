@@ -14,11 +14,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// lasting are the keys that documents say stay in Redis: counters of fences, and for 90 s entries
-// of daemons that were killed.
+// lasting matches the keys that stay in Redis according to the documents: counters of fences, and
+// for 90 s the entries of daemons that were killed.
 var lasting = regexp.MustCompile(`^locksidecar:\{[^}]*\}:(fence|daemon:.*)$`)
 
-// redisResidue are the keys of some nodes that nobody is to find there once all daemons have ended.
+// redisResidue returns the keys that must not be left on some nodes once all daemons have ended.
 func redisResidue(nodes func() []*testserver.Redis) func() []string {
 	return func() (left []string) {
 		for _, n := range nodes() {
@@ -46,7 +46,8 @@ func etcdResidue(member *testserver.Etcd) func() []string {
 			return []string{err.Error()}
 		}
 		for _, kv := range r.Kvs {
-			if key := string(kv.Key); key != "/locksidecar/%note" { // docs/operate/stores.md: it stays
+			// docs/operate/stores.md says that it stays
+			if key := string(kv.Key); key != "/locksidecar/%note" {
 				left = append(left, key)
 			}
 		}
@@ -54,8 +55,8 @@ func etcdResidue(member *testserver.Etcd) func() []string {
 	}
 }
 
-// zooResidue are contenders for locks and permits, and entries of daemons. Nodes above them stay
-// for some minutes.
+// zooResidue returns contenders for locks and permits, and entries of daemons. The nodes above them
+// stay for some minutes.
 func zooResidue(c func() *zk.Conn, dir string) func() []string {
 	return func() []string { return contendersUnder(c(), dir) }
 }
@@ -76,7 +77,7 @@ func contendersUnder(c *zk.Conn, dir string) (left []string) {
 	return left
 }
 
-// mysqlResidue are rows that still say that somebody holds. Rows of fences stay for a while.
+// mysqlResidue returns the rows that still show a holder. Rows of fences stay for a while.
 func mysqlResidue(m *testserver.MariaDB) func() []string {
 	return func() (left []string) {
 		for _, table := range []string{"locksidecar", "locksidecar_permits"} {
@@ -90,7 +91,7 @@ func mysqlResidue(m *testserver.MariaDB) func() []string {
 	}
 }
 
-// postgresResidue are rows with leases or places that have not ended.
+// postgresResidue returns rows with leases or places that have not ended.
 func postgresResidue(p *testserver.Postgres) func() []string {
 	return func() (left []string) {
 		n := p.Value("SELECT count(*) FROM locksidecar WHERE ends > extract(epoch FROM clock_timestamp()) * 1000000")
@@ -101,8 +102,8 @@ func postgresResidue(p *testserver.Postgres) func() []string {
 	}
 }
 
-// noResidue waits until no store has anything left of daemons that have all ended. What a daemon
-// that was killed left expires by itself.
+// noResidue waits until no store has any residue of the daemons, which have all ended. The entries
+// of a daemon that was killed expire by themselves.
 func (s *storm) noResidue() {
 	for _, d := range s.depots {
 		var left []string

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// NewSetting names the program, and the workers: this program is that in Go. python and
+// NewSetting names the program and the workers. This program itself is the worker in Go. python and
 // java may be empty.
 func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 	self, err := os.Executable()
@@ -38,7 +38,7 @@ func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 	return s, nil
 }
 
-// NewFirst splits cells in those that earlier runs had not, and those that they had.
+// NewFirst separates the cells that are not in earlier from the cells that are.
 func NewFirst(cells []Cell, earlier []Result) [][]Cell {
 	had := map[Cell]bool{}
 	for _, r := range earlier {
@@ -55,9 +55,9 @@ func NewFirst(cells []Cell, earlier []Result) [][]Cell {
 	return slices.DeleteFunc(parts, func(p []Cell) bool { return len(p) == 0 })
 }
 
-// RunFor runs cells, the parts behind each other and each in a random order, again and again until
-// time is up, one at the least. Each has a seed of its own, drawn from seed; only has the one cell
-// run with seed itself. The end of ctx is the end of time, too.
+// RunFor runs cells until the time is up, at least one. It runs the parts one after the other, each
+// in a random order, and then begins again. Each cell has a seed of its own, which is drawn from
+// seed. If there is only one cell, its seed is seed itself. RunFor also ends when ctx ends.
 func RunFor(ctx context.Context, s Setting, parts [][]Cell, seed uint64, most time.Duration,
 	only bool) (rs []Result) {
 	rnd := rand.New(rand.NewPCG(seed, 0))

@@ -10,17 +10,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// section is the time inside one hold, or several.
+// section is the time inside one hold, or inside several.
 type section struct {
 	*owner
-	grips []*hold
-	all   client.Holds // of those that were taken together
+	holds []*hold
+	all   client.Holds // the holds that were acquired together
 }
 
 func (s *section) enter(c *client.Client, a client.AcquireArgs) error {
 	h, n, err := s.acquire(c, a, 0)
 	if err == nil {
-		s.grips = append(s.grips, &hold{owner: s.owner, h: h, n: n, key: a.Key})
+		s.holds = append(s.holds, &hold{owner: s.owner, h: h, n: n, key: a.Key})
 	}
 	return err
 }
@@ -28,30 +28,30 @@ func (s *section) enter(c *client.Client, a client.AcquireArgs) error {
 func (s *section) enterMany(c *client.Client, keys []string, a client.AcquireArgs) error {
 	hs, ns, err := s.acquireMany(c, keys, a)
 	for i, h := range hs {
-		s.grips = append(s.grips, &hold{owner: s.owner, h: h, n: ns[i], key: keys[i]})
+		s.holds = append(s.holds, &hold{owner: s.owner, h: h, n: ns[i], key: keys[i]})
 	}
 	s.all = hs
 	return err
 }
 
-// look asks whether all are still held, and notes what has become known.
+// look reports whether all holds are still valid, and records what has become known.
 func (s *section) look() bool {
 	ok := true
-	for _, g := range s.grips {
+	for _, g := range s.holds {
 		ok = g.look() && ok
 	}
 	return ok
 }
 
-// inside works under what is held: on what it guards, for a moment or longer.
+// inside works on the guarded registers under the holds, for a moment or longer.
 func (s *section) inside(c *client.Client, a client.AcquireArgs) {
 	const brief = 10 * time.Millisecond
-	first := s.grips[0]
+	first := s.holds[0]
 	a.Key, a.Wait = first.key, time.Second
 	some := s.rnd.IntN(5) == 0
 	switch {
 	case a.Mode == protocol.Permit:
-		if some { // another one of them
+		if some { // another owner of the worker
 			a.Wait = 200 * time.Millisecond
 			_ = s.enter(c, a)
 		}
@@ -68,15 +68,15 @@ func (s *section) inside(c *client.Client, a client.AcquireArgs) {
 	if s.rnd.IntN(5) == 0 {
 		first.lower()
 		s.stay(brief)
-		if some { // which is refused
+		if some { // this is refused
 			s.again(c, a, func() {})
 		}
 	}
 }
 
-// again takes the first one once more meanwhile.
+// again acquires the first key once more, and calls meanwhile before the release.
 func (s *section) again(c *client.Client, a client.AcquireArgs, meanwhile func()) {
-	h, n, err := s.acquire(c, a, s.grips[0].n)
+	h, n, err := s.acquire(c, a, s.holds[0].n)
 	meanwhile()
 	if err == nil {
 		s.note(Event{E: evGive, T: now(), N: n})
@@ -85,34 +85,34 @@ func (s *section) again(c *client.Client, a client.AcquireArgs, meanwhile func()
 	}
 }
 
-// write is one more in each register of each key, with a while between the reading and the writing.
+// write increments each register of each key. Some time passes between the read and the write.
 func (s *section) write() {
 	type seen struct {
 		value, plain int
 		ok           bool
 	}
-	all := make([]seen, len(s.grips))
-	for i, g := range s.grips {
+	all := make([]seen, len(s.holds))
+	for i, g := range s.holds {
 		all[i].value, all[i].ok = s.put("fr %s %d %s", g.key, g.h.Fence(), g.who())
 		all[i].plain, _ = s.put("ur %s", g.key)
 	}
 	s.stay(10 * time.Millisecond)
-	for i, g := range s.grips {
+	for i, g := range s.holds {
 		if all[i].ok {
 			s.put("fw %s %d %s %d", g.key, g.h.Fence(), g.who(), all[i].value+1)
 		}
-		if s.look() { // who knows better does not write
+		if s.look() { // a client that knows of the loss does not write
 			s.put("uw %s %d", g.key, all[i].plain+1)
 		}
 	}
 }
 
-// stay is mostly short, sometimes longer, and seldom longer than a TTL; but each fourth
-// worker's is that long often, of one key.
+// stay returns a time that is mostly short, sometimes longer, and rarely longer than a TTL. For one
+// key, each fourth worker often stays that long.
 func (s *section) stay(short time.Duration) {
 	d := time.Duration(s.rnd.Int64N(int64(short)))
 	long := 2
-	if s.Worker%4 == 3 && len(s.grips) == 1 {
+	if s.Worker%4 == 3 && len(s.holds) == 1 {
 		long = 25
 	}
 	switch n := s.rnd.IntN(100); {
@@ -126,7 +126,7 @@ func (s *section) stay(short time.Duration) {
 	}
 }
 
-// put puts a request to the register.
+// put sends a request to the register.
 func (s *section) put(format string, args ...any) (value int, ok bool) {
 	fmt.Fprintf(s.reg, format+"\n", args...)
 	_ = s.reg.Flush()
@@ -138,14 +138,14 @@ func (s *section) put(format string, args ...any) (value int, ok bool) {
 	return value, true
 }
 
-// leave gives up what was taken together in one request, and else one after the other.
+// leave releases the holds that were acquired together in one request, or else one after the other.
 func (s *section) leave() {
 	s.look()
 	if s.all != nil {
-		give(s.grips, s.all.Release)
+		give(s.holds, s.all.Release)
 		return
 	}
-	for _, g := range s.grips {
+	for _, g := range s.holds {
 		give([]*hold{g}, g.h.Release)
 	}
 }

@@ -10,18 +10,18 @@ import (
 	"go.uber.org/goleak"
 )
 
-// long makes short runs longer; make test-long sets it.
+// long makes short runs longer. make test-long sets it.
 var long = os.Getenv("LOCKSIDECAR_TEST_LONG") != ""
 
 var shortSeed = flag.Uint64("seed", 1, "the seed of the short run")
 
 func TestMain(m *testing.M) {
-	Main() // started again as a worker, this is where it stays
+	Main() // does not return in a process that was started as a worker
 	goleak.VerifyTestMain(m)
 }
 
-// shortCells are of each kind some, in less than two minutes: links, processes of all three
-// targets, take-over; a store that forgets, and one that never does.
+// shortCells has some cells of each kind, which take less than two minutes: links, processes of all
+// three targets, a takeover, a store that forgets, and one that never does.
 var shortCells = []string{
 	"embedded/kill/client/0.5",
 	"redis/delay/store/1.5",
@@ -35,7 +35,7 @@ var shortCells = []string{
 	"etcd/takeover/daemon/0.5",
 }
 
-// settingOf is that of a program, or of one that is built with flags.
+// settingOf returns the setting of a program, or of one that is built with flags.
 func settingOf(t *testing.T, bin string, flags ...string) Setting {
 	t.Helper()
 	if bin == "" {
@@ -55,13 +55,13 @@ func settingOf(t *testing.T, bin string, flags ...string) Setting {
 	return s
 }
 
-// The short run: the same seed each time.
+// The short run uses the same seed each time.
 func TestShortRunHasNoViolations(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short")
 	}
 	s := settingOf(t, os.Getenv("LOCKSIDECAR_BIN"))
-	t.Parallel() // with the short storms
+	t.Parallel() // together with the short storms
 	s.Fires = 1
 	if long {
 		s.Fires = 3

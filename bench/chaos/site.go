@@ -17,25 +17,27 @@ import (
 	"time"
 )
 
-// site is a daemon in a storm, with an operator of its own.
+// site is a daemon in a storm, with its own operator.
 type site struct {
 	*host
 	s     *storm
-	rnd   *rand.Rand // of operations; guarded by mu
+	rnd   *rand.Rand // of the operations; guarded by mu
 	small bool       // its socket and its state are on a small disk
 
 	settings []setting // guarded by s.mu
 
-	// mu is held while somebody does something to the daemon. It guards the process and all below.
+	// mu is held while an operator does something to the daemon. It guards the process and all fields
+	// below.
 	mu     sync.Mutex
-	layout *layout // what the daemon uses now
-	logs   int     // how many there have been
+	layout *layout // the configuration that the daemon uses now
+	logs   int     // number of logs so far
 	told   bool    // the daemon was told to end, and a takeover is tried
-	first  gauge   // descriptors and goroutines when nothing had happened yet
-	// passing says that a takeover may happen while a command runs: that may have to be repeated.
+	first  gauge   // descriptors and goroutines before anything happened
+	// passing means that a takeover may happen while a command runs. The command may have to be
+	// repeated then.
 	passing bool
 	broke   int64 // when a process was last started that took nothing over
-	// forsaken is how often the daemon was killed with locks and waiters of keys that are not used
+	// forsaken counts how often the daemon was killed with holds and waiters of keys that are not used
 	// again.
 	forsaken int
 }
@@ -43,10 +45,10 @@ type site struct {
 func (st *site) own() string  { return fmt.Sprintf("p%d:", st.no) }
 func (st *site) conf() string { return filepath.Join(st.dir, "conf.yaml") }
 
-// log is where the present process writes.
+// log returns the log of the present process.
 func (st *site) log() string { return st.process.log }
 
-// launch starts a process of the program at a log of its own.
+// launch starts a process of the program with a log of its own.
 func (st *site) launch(more ...string) *process {
 	st.logs++
 	words := append([]string{"serve", "--config", st.conf(), "--socket", st.socket(), "--log-format",
@@ -68,8 +70,8 @@ func (s *storm) keepTrack(p *process) {
 	s.all = append(s.all, p)
 }
 
-// start starts a daemon with the configuration that the last one used, again as long as no store
-// answers.
+// start starts a daemon with the configuration that the last one used. It tries again as long as a
+// store does not answer.
 func (st *site) start() {
 	st.write(st.layout.yaml())
 	if st.process != nil {
@@ -95,7 +97,7 @@ func (st *site) start() {
 	}
 }
 
-// write replaces the configuration in one step: a daemon may read it at any time.
+// write replaces the configuration in one step, because a daemon may read it at any time.
 func (st *site) write(text string) {
 	err := os.WriteFile(st.conf()+".new", []byte(text), 0o600)
 	if err == nil {
@@ -120,7 +122,8 @@ func (st *site) stopWith(sig syscall.Signal, want ...int) {
 
 var outcomes = regexp.MustCompile(`"event":"(reloaded|reload_refused)".*`)
 
-// tell has the daemon read the file, and returns what it says to that; nil if it says nothing.
+// tell makes the daemon read the file, and returns what the daemon logs about that. event is empty
+// if the daemon logs nothing.
 func (st *site) tell() (event, line string) {
 	from := int(size(st.log()))
 	st.signal(syscall.SIGHUP)
@@ -143,8 +146,8 @@ func size(path string) int64 {
 	return i.Size()
 }
 
-// reload has the daemon use its layout with a change; true if it does. It may be refused only if a
-// store did not answer since from.
+// reload changes the layout, and makes the daemon use it. It returns true if the daemon does. The
+// daemon may refuse the layout only if a store has not answered since from.
 func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 	st.s.note("reload: " + what)
 	defer st.s.doing("reload: "+what, st, nil)()
@@ -166,7 +169,7 @@ func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 	return false
 }
 
-// late are the words of what takes too long on a machine that has too much to do.
+// late matches the words for steps that take too long on a machine that is too busy.
 var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|failed at the store|timed out|not answer|no session at zookeeper.*: connecting$|its deadline has passed|its deadline passed without an answer|it does not vote for another`)
 
 // cli runs a command of the program as an operator does. The exit code has to be one of want.
@@ -201,8 +204,8 @@ func (st *site) cliAs(who *syscall.Credential, want []int, words ...string) (out
 	return stdout.String(), code
 }
 
-// unreached are the exit codes of a command, and that of a store that does not answer, if there may
-// be one.
+// unreached returns codes, and also the exit code for a store that does not answer, if there may be
+// one.
 func (st *site) unreached(from int64, codes ...int) []int {
 	if st.s.troubled(from) {
 		codes = append(codes, 69)
@@ -210,7 +213,7 @@ func (st *site) unreached(from int64, codes ...int) []int {
 	return codes
 }
 
-// routes are the namespaces that the daemon states, with their stores.
+// routes returns the namespaces that the daemon states, with their stores.
 func (st *site) routes() (string, error) {
 	c, err := st.dial()
 	if err != nil {

@@ -11,18 +11,18 @@ import (
 
 const (
 	watchTick = 50 * time.Millisecond
-	// standMost is the longest gap between two ticks that counts as a busy machine's. A longer one is
-	// a standstill.
+	// standMost is the longest gap between two ticks that a busy machine explains. A longer gap is a
+	// standstill.
 	standMost = time.Second
-	// stepMost is how far the wall clock may move beside the clock since boot in one tick. A lease of
-	// stormTTL allows for more than twice as much.
+	// stepMost is how far the wall clock may move in one tick, compared with the clock since boot. A
+	// lease of stormTTL allows for more than twice as much.
 	stepMost = 10 * time.Millisecond
 )
 
 // standstill is a time in which this program did not run, or in which the wall clock was set.
 type standstill struct {
 	span
-	step time.Duration // by how much the wall clock moved beside the clock since boot
+	step time.Duration // how far the wall clock moved, compared with the clock since boot
 }
 
 func (s standstill) String() string {
@@ -32,11 +32,11 @@ func (s standstill) String() string {
 	return fmt.Sprintf("the machine stood still for %.1f s", time.Duration(s.to-s.from).Seconds())
 }
 
-// watch ticks, and notes each time when the next tick came much too late. Its goroutine runs from
-// newWatch to end.
+// watch ticks, and records each tick that comes much too late. Its goroutine runs from newWatch to
+// end.
 type watch struct {
 	quit, done chan struct{}
-	ticked     atomic.Int64 // nanoseconds of patience that have passed; see ran
+	ticked     atomic.Int64 // nanoseconds of patience that have passed: see ran
 
 	mu    sync.Mutex
 	found []standstill // guarded by mu
@@ -68,7 +68,7 @@ func (w *watch) run() {
 	}
 }
 
-// tick notes that nothing was seen from one moment to another.
+// tick records that nothing was observed from one moment to another.
 func (w *watch) tick(from, to int64) {
 	if to-from > int64(standMost) {
 		w.add(standstill{span: span{from, to}})
@@ -82,8 +82,8 @@ func (w *watch) add(s standstill) {
 	w.found = append(w.found, s)
 }
 
-// clocks are the clock since boot and the wall clock at the same moment; not ok if they could not
-// be read at once.
+// clocks reads the clock since boot and the wall clock at the same moment. ok is false if that was
+// not possible.
 func clocks() (boot, wall int64, ok bool) {
 	for range 10 {
 		boot, wall = now(), time.Now().UnixNano()
@@ -94,18 +94,19 @@ func clocks() (boot, wall int64, ok bool) {
 	return boot, wall, false
 }
 
-// ran is how much time has passed in which this program ran. Patience is measured by it, so a pause
+// ran returns for how long this program has run. Patience is measured by this time, so that a pause
 // of the machine makes nothing late.
 func (w *watch) ran() time.Duration { return time.Duration(w.ticked.Load()) }
 
-// end stops the watch and returns what it has found.
+// end stops the watch and returns the standstills that it has found.
 func (w *watch) end() []standstill {
 	close(w.quit)
 	<-w.done
 	return w.found
 }
 
-// patient waits until ok, for at most so much time that passes for w; nil stands for all time.
+// patient waits until ok returns true, for at most the time most as measured by w. A nil w waits
+// without limit.
 func (w *watch) patient(most time.Duration, ok func() bool) bool {
 	began := time.Now()
 	passed := func() time.Duration { return time.Since(began) }
@@ -122,13 +123,14 @@ func (w *watch) patient(most time.Duration, ok func() bool) bool {
 	return true
 }
 
-// unmoved are the checks that a standstill cannot fail. All others compare times, or wait.
+// unmoved has the checks that a standstill cannot make fail. All other checks compare times, or
+// wait.
 var unmoved = []string{"crash", "leak", "model", "re-entry", "downgrade", "upgrade",
 	"all or nothing", "refused", "permits alike",
 	"two holders", "too many permits", "fence", "fence order", "fence twice", "lost write"}
 
-// discards says whether an episode with these violations shows nothing, since the machine stood
-// still in it, and why.
+// discards returns the reason why an episode with these violations shows nothing, or "". The reason
+// is that the machine stood still in it.
 func discards(found []standstill, violations []Violation) string {
 	if len(found) == 0 || slices.ContainsFunc(violations, func(v Violation) bool {
 		return slices.Contains(unmoved, v.Check) || v.Check == "log" &&

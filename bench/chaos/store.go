@@ -15,33 +15,34 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// store is one kind of store, running. What a kind cannot do is nil.
+// store is one running store. A function that its kind does not support is nil.
 type store struct {
 	daemons int
 	ttl     time.Duration
-	servers []string // addresses that daemons connect to, each by a link of its own
+	servers []string // addresses that daemons connect to, each through its own link
 	url     func(addrs []string) string
-	locks   bool // alone: it has no semaphores
-	renames bool // its servers name each other: daemons are to be told their links
+	locks   bool // it has locks only, and no semaphores
+	renames bool // its servers name each other: daemons must be told their links instead
 
 	freeze, thaw  func()
-	kill, stop    func() // at once, and in the orderly way
-	start         func() // after either
-	forgetsOnKill bool   // what it had is gone then
+	kill, stop    func() // kill is sudden, and stop is orderly
+	start         func() // starts the store after either
+	forgetsOnKill bool   // after kill, its data is gone
 	flush         func()
-	failover      func(down func()) // to another server; down is called while the old one is away
-	forgetsOnOver bool              // what the old one had not passed on is gone with it
+	// fails over to another server; down is called while the old one is away
+	failover      func(down func())
+	forgetsOnOver bool // data that the old server had not replicated is lost with it
 	clock         func(ahead time.Duration)
-	residue       func() []string // what is left of daemons that have ended, but for what is to last
+	residue       func() []string // the residue of daemons that have ended, except for what may stay
 }
 
-// kind is one kind of store: what can happen to it, and how it is started.
+// kind is one kind of store: its possible faults, and how it is started.
 type kind struct {
 	can   string
 	start func(t *tb) *store
 }
 
-// kinds are the stores, by the names that cells have. Those with a clock of their own run
+// storeKinds has the kinds of stores, by the names in cells. A kind with a clock of its own runs
 // under libfaketime.
 var storeKinds = map[string]kind{
 	"embedded": {"", func(*tb) *store {
@@ -98,8 +99,8 @@ func redis(r *testserver.Redis, forgets bool) *store {
 	}
 }
 
-// sentinel has a master that is silent for some time before another one is chosen, so that a busy
-// machine alone does not make them.
+// sentinel starts a master that has to be silent for some time before another one is chosen. So a
+// busy machine alone does not cause a failover.
 func sentinel(t *tb) *store {
 	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+
 		testserver.MasterName+" 2000")
@@ -120,14 +121,14 @@ func sentinel(t *tb) *store {
 		old.Start()
 		for end := time.Now().Add(patience); old.Info("role") != "slave"; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatal("the old master goes on as one")
+				t.Fatal("the old master continues as a master")
 			}
 		}
 	}
 	return s
 }
 
-// cluster is as patient with its masters, of which each has a replica.
+// cluster starts masters with one replica each. It is as patient with the masters as sentinel.
 func cluster(t *tb) *store {
 	const masters = 3
 	c := testserver.StartRedisCluster(t, masters, 1, "--cluster-node-timeout", "2000")
@@ -158,7 +159,7 @@ func cluster(t *tb) *store {
 	return s
 }
 
-// redlock has three nodes, of which one at a time is ill.
+// redlock starts three nodes. A fault affects one node at a time.
 func redlock(t *tb) *store {
 	var nodes []*testserver.Redis
 	s := &store{daemons: 3, ttl: 2 * time.Second, locks: true}
@@ -180,8 +181,8 @@ func redlock(t *tb) *store {
 	return s
 }
 
-// etcd has its leader ill, when there are several members. But a follower is the one that is
-// stopped for a while: a leader that continues after that can revoke live leases
+// etcd applies faults to the leader, if there are several members. But the member that is stopped
+// for a while is a follower: a leader that continues after a stop can revoke live leases
 // (docs/operate/stores.md).
 func etcd(members []*testserver.Etcd) *store {
 	s := &store{daemons: 3, ttl: 2 * time.Second, residue: etcdResidue(members[0])}
@@ -227,7 +228,8 @@ func zookeeper(t *tb) *store {
 	}
 }
 
-// deleteUnder takes every node under dir whose name is a lock's contender, or a semaphore's.
+// deleteUnder deletes every node under dir whose name belongs to a contender for a lock or a
+// semaphore.
 func deleteUnder(c *zk.Conn, dir string) {
 	names, _, err := c.Children(dir)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// tendStores has the operator of the stores stop, kill and restart them, and sometimes do something
-// to a daemon meanwhile.
+// tendStores lets the operator of the stores stop, kill and restart them. Sometimes it also does
+// something to a daemon meanwhile.
 func (s *storm) tendStores(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 50))
 	for {
@@ -28,10 +28,10 @@ func (s *storm) tendStores(until time.Time) {
 	}
 }
 
-// rest sleeps for d, and not beyond until.
+// rest sleeps for d, but not beyond until.
 func rest(until time.Time, d time.Duration) { time.Sleep(min(d, time.Until(until))) }
 
-// storeThings are all that can be done to the stores of this episode.
+// storeThings returns everything that can be done to the stores of this episode.
 func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 	for _, d := range s.depots {
 		add := func(what string, possible bool, forgets bool, do func(while func())) {
@@ -57,9 +57,9 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 					time.Since(began))
 			})
 		}
-		// A store that loses fences which are above its clock continues from the clock: they would fall.
-		// A fence_epoch raises them, and so does the embedded store of a killed daemon, whose keys may
-		// move here.
+		// A store that loses fences above its clock continues from the clock, so the fences would fall.
+		// Fences are above the clock after a fence_epoch. They may also be above it if keys come from the
+		// embedded store of a killed daemon.
 		may := d.ordered() || !s.lifted && !s.toOrdered && !s.anyKilled()
 		lasting := func() time.Duration { return time.Duration((0.2 + 2*rnd.Float64()) * float64(stormTTL)) }
 		add("stop", d.freeze != nil, false, func(while func()) {
@@ -79,8 +79,7 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 		add("restart", d.store.stop != nil && d.start != nil && (may || !d.forgetsOnKill),
 			d.forgetsOnKill, func(func()) { d.store.stop(); d.start() })
 		add("failover", d.failover != nil, d.forgetsOnOver, func(while func()) { d.failover(while) })
-		// etcd and ZooKeeper that have lost their data are not used again before the daemons have been
-		// started anew.
+		// After etcd or ZooKeeper has lost its data, a daemon refuses it until the daemon is restarted.
 		add("flush", d.flush != nil && may && !d.ordered(), true, func(func()) { d.flush() })
 	}
 	return all
@@ -110,8 +109,8 @@ func beside(do func()) (wait func()) {
 	}
 }
 
-// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does
-// anything to it for a moment before. A daemon may not start before the store is back.
+// meanwhile takes over, reloads or drains some daemon while a store is away, if no operator is busy
+// with that daemon for a moment before. A daemon may not start before the store is back.
 func (s *storm) meanwhile(rnd *rand.Rand) {
 	st := s.sites[rnd.IntN(len(s.sites))]
 	what := rnd.IntN(3)
@@ -135,22 +134,22 @@ func (s *storm) meanwhile(rnd *rand.Rand) {
 	}
 }
 
-// forgetting begins a time in which a store may forget what it keeps; done ends it. A daemon finds
-// out with a renewal, so for a TTL more it may hand on what is gone.
+// forgetting begins a time in which a store may forget locks; done ends it. A daemon notices that
+// with a renewal. So it may hand on a lost lock for another TTL.
 func (s *storm) forgetting(d *depot) (done func()) {
 	from := now()
 	return func() { s.forgot(d, span{from, now() + int64(stormTTL)}) }
 }
 
-// move is where the keys x: are on their way.
+// move is a step of the move of the keys x:.
 type move struct {
 	to, both string // as in room, after this rollout
 }
 
-// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper
-// in four, as documented, and back, as far as there is a way: from etcd and ZooKeeper there is
-// none. Every rollout ends on every host before the next one begins: until all daemons have
-// reloaded and no lock is held any more that was taken before that.
+// moveKeys moves the keys x: from one store to the other and back, as documented. A move takes
+// three rollouts, or four if it goes to etcd or ZooKeeper. From there the keys cannot move back.
+// Every rollout ends on every host before the next one begins. It has ended when all daemons have
+// reloaded, and no lock is held any more that was acquired before.
 func (s *storm) moveKeys(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 60))
 	from, to := s.depots[0], s.depots[1]
@@ -171,8 +170,8 @@ func (s *storm) moveKeys(until time.Time) {
 	}
 }
 
-// rollOut brings all daemons to a step, in some order; false when the time is over before they are
-// all there.
+// rollOut brings all daemons to a step, in some order. It returns false if the time is over before
+// all daemons are there.
 func (s *storm) rollOut(rnd *rand.Rand, step room, until time.Time) bool {
 	for _, i := range rnd.Perm(len(s.sites)) {
 		for !s.stepAt(s.sites[i], step) {
@@ -195,13 +194,13 @@ func (s *storm) stepAt(st *site, step room) bool {
 	return st.reload("move keys", func(l *layout) {
 		r := l.rooms["x:"]
 		r.store, r.both, r.epoch = step.store, step.both, step.epoch
-		r.more = nil // what fits one store may not fit another
+		r.more = nil // settings that fit one store may not fit another
 		l.rooms["x:"] = r
 	}, time.Now())
 }
 
-// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a
-// fence that is above all earlier ones. It returns false when the time is over before.
+// lockInBoth acquires each lock of the keys that begin with prefix once. So both stores know a
+// fence that is above all earlier ones. It returns false if the time is over before that.
 func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 	args := []client.AcquireArgs{}
 	for i := range 3 {
@@ -231,7 +230,7 @@ func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 	return true
 }
 
-// lockOnce takes a lock at some daemon, and gives it back.
+// lockOnce acquires a lock at some daemon, and releases it.
 func (s *storm) lockOnce(a client.AcquireArgs) error {
 	c, err := s.sites[0].dial()
 	if err != nil {
@@ -248,8 +247,8 @@ func (s *storm) lockOnce(a client.AcquireArgs) error {
 	return h.Release(ctx)
 }
 
-// noneOlder says that no daemon's clients hold a lock of the keys that begin with prefix for longer
-// than d.
+// noneOlder reports whether no client of a daemon has held a lock of the keys that begin with
+// prefix for longer than d.
 func (s *storm) noneOlder(prefix string, d time.Duration) bool {
 	for _, st := range s.sites {
 		holds, err := st.holds(prefix)

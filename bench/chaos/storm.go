@@ -15,37 +15,37 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StormResult is how an episode ended.
+// StormResult is the result of an episode.
 type StormResult struct {
 	Seed   uint64
 	Stores [2]string
 	Hosts  int
 	Did    map[string]int // what the operators did, and how often
-	Failed map[string]int // takeovers that failed and moves that were put off: the daemons went on
-	Errors int            // log lines of level error, each explained
-	// Stood is when the machine stood still. Discarded says why violations do not count, which are
-	// Excused then.
+	Failed map[string]int // takeovers that failed, and moves that were put off; the daemons continued
+	Errors int            // log lines of level error, each of them explained
+	// Stood describes when the machine stood still. Discarded is the reason why violations do not
+	// count; they are in Excused then.
 	Stood     []string
 	Discarded string
 	Excused   []Violation
 	Outcome
 }
 
-// stormKinds are the stores that have namespaces of their own in a storm. Every daemon has the
-// embedded store, too.
+// stormKinds are the stores that have namespaces of their own in a storm. Every daemon also has the
+// embedded store.
 var stormKinds = []string{"redis", "etcd", "mysql", "zookeeper", "redis-aof", "sentinel", "etcd3",
 	"cluster", "redlock"}
 
-// stormStores are the two stores of an episode. As many seeds in a row as there are kinds have each
-// of them twice.
+// stormStores returns the two stores of an episode. Each kind occurs twice in as many consecutive
+// seeds as there are kinds.
 func stormStores(seed uint64) [2]string {
 	n := uint64(len(stormKinds))
 	i, apart := seed%n, 1+seed/n%(n-1)
 	return [2]string{stormKinds[i], stormKinds[(i+apart)%n]}
 }
 
-// storm is an episode: daemons that share two stores, workers in namespaces that are moved between
-// them, and operators.
+// storm is an episode: daemons that share two stores, workers in namespaces that move between the
+// stores, and operators.
 type storm struct {
 	bed
 	seed   uint64
@@ -56,10 +56,10 @@ type storm struct {
 	rules  *logRules
 
 	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they
-	// have no semaphores, and the daemons' own keys stay where they are: docs/operate/stores.md says
-	// why.
+	// have no semaphores, and the daemons' own keys stay where they are. docs/operate/stores.md gives
+	// the reason.
 	toOrdered bool
-	lifted    bool // daemons' own keys have a fence_epoch, so that they may move to every store
+	lifted    bool // the daemons' own keys have a fence_epoch, so that they may move to every store
 
 	mu     sync.Mutex
 	counts map[string]int // what was done, and how often; guarded by mu
@@ -70,11 +70,11 @@ type storm struct {
 	epoch  uint64         // the highest fence_epoch of a daemon's own keys; guarded by mu
 }
 
-// depot is a store with what was done to it.
+// depot is a store with the record of what was done to it.
 type depot struct {
 	*store
 	kind string
-	name string // in configurations
+	name string // its name in configurations
 
 	mu       sync.Mutex
 	troubles []span // times at which it may not have answered; guarded by mu
@@ -92,7 +92,8 @@ func (d *depot) trouble() (over func()) {
 	}
 }
 
-// troubled says whether it may not have answered between from and now, or was just coming back.
+// troubled reports whether the store may not have answered between from and now, or had just
+// returned.
 func (d *depot) troubled(from int64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -116,13 +117,13 @@ func (s *storm) put(what string) {
 	s.failed[what]++
 }
 
-// Drills is how often an episode of some length repeats reloads and takeovers at its end, to see
-// what leaks.
+// Drills is how often a long episode repeats reloads and takeovers at its end, to find leaks.
 const Drills = 8
 
-// RunStorm runs one episode. Its operators are at work for length. At its end each daemon is
-// reloaded and taken over drills times while nothing else happens, and must not have more open than
-// before. Without drills, only what the whole episode has left open counts.
+// RunStorm runs one episode. Its operators are at work for length. At its end, each daemon is
+// reloaded and taken over drills times while nothing else happens. Each daemon must then have no
+// more descriptors and goroutines than before. Without drills, they are compared only with their
+// numbers at the start of the episode.
 func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormResult {
 	s := &storm{bed: newBed(set, seed), seed: seed, length: length, drills: drills,
 		rules:  newLogRules(),
@@ -155,8 +156,8 @@ func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormR
 	return r
 }
 
-// clocksSet forgives what stores that take the time from the wall clock have forgotten since that
-// was set.
+// clocksSet accounts for a wall clock that was set: from then on, stores that use the wall clock
+// may have forgotten locks.
 func (s *storm) clocksSet(found []standstill) {
 	for _, one := range found {
 		if one.step == 0 {
@@ -170,7 +171,7 @@ func (s *storm) clocksSet(found []standstill) {
 	}
 }
 
-// forgot notes that a store may have forgotten the keys that it had in a time.
+// forgot records that a store may have forgotten its keys in a span.
 func (s *storm) forgot(d *depot, at span) {
 	for _, st := range s.sites {
 		for _, prefix := range []string{"x:", "y:", st.own()} {
@@ -183,14 +184,13 @@ func (s *storm) forgot(d *depot, at span) {
 	}
 }
 
-// begin starts all, and sees that it works.
+// begin starts all processes, and waits until they work.
 func (s *storm) begin() {
-	// What a daemon has started, a successor that it was told to call, is ours when the daemon has
-	// ended.
+	// A successor that a daemon has started becomes a child of this process when the daemon has ended.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		panic(broken{err})
 	}
-	// other users are to get at the sockets, and at the program
+	// Other users need access to the sockets and to the program.
 	if err := os.Chmod(s.dir, 0o711); err != nil {
 		panic(broken{err})
 	}
@@ -214,9 +214,9 @@ func (s *storm) begin() {
 	}
 }
 
-// addWorkers has each namespace that daemons share used at each of them, and that of each daemon's
-// own. Keys of such a namespace may move at any time: a daemon alone excludes its own clients,
-// however often their keys move.
+// addWorkers adds workers at each daemon, for each namespace that daemons share and for the
+// daemon's own namespace. The keys of an own namespace may move at any time: a daemon alone
+// excludes its own clients, however often their keys move.
 func (s *storm) addWorkers() {
 	kinds := []string{"go", "python", "go", "java", "go", "go"}
 	n := 0
@@ -236,13 +236,13 @@ func (s *storm) addWorkers() {
 	}
 }
 
-// semaphores says whether there are semaphores with keys that begin with prefix.
+// semaphores reports whether there are semaphores with keys that begin with prefix.
 func (s *storm) semaphores(prefix string) bool {
 	return !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) &&
 		(prefix == "y:" || !s.toOrdered)
 }
 
-// operate lets operators work: one of the stores, one that moves keys, and one of each daemon.
+// operate runs the operators: one for the stores, one that moves keys, and one for each daemon.
 func (s *storm) operate() {
 	until := time.Now().Add(s.length)
 	tasks := []func(){func() { s.tendStores(until) }, func() { s.moveKeys(until) }}
@@ -252,8 +252,8 @@ func (s *storm) operate() {
 	together(tasks, func(do func()) { do() })
 }
 
-// finish heals what is not, waits for everybody to be served, has all end and looks at what is
-// left.
+// finish heals all faults, waits until every worker is served, ends all processes, and checks what
+// is left.
 func (s *storm) finish() {
 	healed := time.Now()
 	s.allServed()
@@ -276,7 +276,7 @@ func (s *storm) finish() {
 	s.noResidue()
 }
 
-// names are those of the stores in configurations; the empty one is the embedded store.
+// names returns the names of the stores in configurations. The empty name means the embedded store.
 func (s *storm) names() []string {
 	all := []string{""}
 	for _, d := range s.depots {
@@ -285,7 +285,7 @@ func (s *storm) names() []string {
 	return all
 }
 
-// addSite makes a daemon's surroundings.
+// addSite creates a daemon's directory, socket and configuration.
 func (s *storm) addSite(no int) {
 	h := &host{no: no, dir: filepath.Join(s.dir, fmt.Sprint("daemon", no))}
 	h.run, h.bin = filepath.Join(h.dir, "run"), filepath.Join(h.dir, "locksidecar")
@@ -331,7 +331,7 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, b, 0o755)
 }
 
-// summary has what the operators did, sorted.
+// summary lists what the operators did, in sorted order.
 func summary(counts map[string]int) string {
 	var words []string
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
@@ -340,7 +340,7 @@ func summary(counts map[string]int) string {
 	return strings.Join(words, ", ")
 }
 
-// Tell is one episode in some lines.
+// Tell describes one episode in a few lines.
 func (r *StormResult) Tell() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "storm %v, %d daemons, seed %d: %.1f s, %d operations, lost %v, refused %v",

@@ -11,13 +11,13 @@ import (
 	"time"
 )
 
-// shortStorms are seeds that together have every kind of store, two and three daemons, and moves of
-// each kind.
+// shortStorms are seeds that together have every kind of store, two and three daemons, and every
+// kind of move.
 var shortStorms = []uint64{0, 2, 4, 6, 8}
 
 var stormTurn = flag.Uint64("turn", 0, "the turn of the short storms: each has other seeds for the same stores")
 
-// sameStores is what to add to a seed for another one with the same stores, and as many daemons.
+// sameStores is the distance to another seed with the same stores and the same number of daemons.
 const sameStores = 72
 
 func TestShortStormHasNoViolations(t *testing.T) {
@@ -25,7 +25,7 @@ func TestShortStormHasNoViolations(t *testing.T) {
 		t.Skip("-short")
 	}
 	s := settingOf(t, os.Getenv("LOCKSIDECAR_RACE_BIN"), "-race")
-	t.Parallel() // with the short run
+	t.Parallel() // together with the short run
 	for i, seed := range shortStorms {
 		drills := 0
 		if i == 0 {

@@ -14,8 +14,8 @@ import (
 
 func lockThread() { runtime.LockOSThread() }
 
-// mountSmall puts the socket, and the embedded store's state beside it, on a disk of their own that
-// can be filled. It needs root; without it nobody fills a disk.
+// mountSmall puts the socket, and the state of the embedded store beside it, on a small disk of
+// their own that can be filled. It needs root. Without root, no disk is filled.
 func (st *site) mountSmall() {
 	if os.Geteuid() != 0 {
 		return
@@ -28,13 +28,13 @@ func (st *site) mountSmall() {
 	st.s.t.Cleanup(func() { _ = syscall.Unmount(st.run, syscall.MNT_DETACH) })
 }
 
-// fillDisk leaves no room for the embedded store's state for some time. Other stores' locks are not
-// concerned. With room again all goes on by itself.
+// fillDisk leaves no room for the state of the embedded store for some time. The locks of other
+// stores are not affected. When there is room again, everything continues by itself.
 func (st *site) fillDisk() {
 	filler := filepath.Join(st.run, "filler")
 	f, err := os.Create(filler)
 	if err == nil {
-		_, err = f.Write(make([]byte, 1<<20)) // as much as fits
+		_, err = f.Write(make([]byte, 1<<20)) // until the disk is full
 		f.Close()
 	}
 	if err == nil {
@@ -42,7 +42,7 @@ func (st *site) fillDisk() {
 	}
 	long := 2 * time.Second
 	if st.rnd.IntN(4) == 0 {
-		long = 12 * time.Second // the embedded store's sessions end
+		long = 12 * time.Second // long enough for the sessions of the embedded store to end
 	}
 	end := time.Now().Add(long)
 	if c, err := st.dial(); err == nil {
@@ -67,7 +67,7 @@ func (st *site) fillDisk() {
 	}
 }
 
-// lostByTakeover are the reasons for which a takeover may take a lock away.
+// lostByTakeover returns the reasons with which a takeover may end a hold.
 func (st *site) lostByTakeover() (why []protocol.Reason) {
 	for _, d := range st.s.depots {
 		if d.kind == "zookeeper" {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// admin is a client of the daemon's admin socket.
+// admin returns a client for the daemon's admin socket.
 func (h *host) admin() *http.Client {
 	return &http.Client{Timeout: 20 * time.Second,
 		Transport: &http.Transport{DisableKeepAlives: true,
@@ -28,7 +28,7 @@ type viewHold struct {
 	Held int64  `json:"held_ms"`
 }
 
-// holds are the locks of the keys that begin with prefix that are held here, the oldest first.
+// holds returns the holds on this host whose keys begin with prefix, oldest first.
 func (h *host) holds(prefix string) ([]viewHold, error) {
 	r, err := h.admin().Get("http://localhost/view.json?limit=1000&prefix=" + prefix)
 	if err != nil {
@@ -41,20 +41,19 @@ func (h *host) holds(prefix string) ([]viewHold, error) {
 	return v.Holds, json.NewDecoder(r.Body).Decode(&v)
 }
 
-// gauge is what a process has open.
+// gauge counts what a process has open.
 type gauge struct {
-	connections int // to stores, and what polls them: how many there are differs with the load
-	descriptors int // others
+	connections int // connections to stores, and their pollers; their number depends on the load
+	descriptors int // all other descriptors
 	goroutines  int
 }
 
-// plus is g with n more descriptors, and as many connections and goroutines as spare is beyond
-// that.
+// plus returns g with n more descriptors, and with n+spare more connections and goroutines.
 func (g gauge) plus(n, spare int) gauge {
 	return gauge{g.connections + n + spare, g.descriptors + n, g.goroutines + n + spare}
 }
 
-// within says that g has no more of anything than most.
+// within reports whether g has no more of anything than most.
 func (g gauge) within(most gauge) bool {
 	return g.connections <= most.connections && g.descriptors <= most.descriptors &&
 		g.goroutines <= most.goroutines
@@ -102,7 +101,7 @@ func (h *host) gauge() (g gauge, err error) {
 	return g, err
 }
 
-// descriptors says what is open, and how often.
+// descriptors lists the open descriptors, each with its count.
 func (h *host) descriptors() string {
 	dir := fmt.Sprintf("/proc/%d/fd/", h.cmd.Process.Pid)
 	fds, _ := os.ReadDir(dir)
@@ -115,7 +114,7 @@ func (h *host) descriptors() string {
 	return summary(counts)
 }
 
-// measureFirst notes what daemons have open before any client came.
+// measureFirst records what the daemons have open before any client connects.
 func (s *storm) measureFirst() {
 	for _, st := range s.sites {
 		g, err := st.gauge()
@@ -126,13 +125,13 @@ func (s *storm) measureFirst() {
 	}
 }
 
-// poolSpare is how many more connections to stores there may be once there was load, and a third of
-// the goroutines for them.
+// poolSpare is how many more connections to stores there may be after load. There may be a third as
+// many goroutines for them.
 const poolSpare = 60
 
-// leakDrill reloads and takes over again and again while nothing else happens: what is open
-// afterwards is what was open before, within less than one for each turn. And over the whole storm
-// it has not grown by more than connections need.
+// leakDrill reloads and takes over again and again while nothing else happens. Afterwards a daemon
+// may have more open than before, but less than one for each turn. Over the whole storm, it may
+// have more open only as far as connections need that.
 func (st *site) leakDrill() {
 	quiet := func(what string, most gauge) gauge {
 		var g gauge
@@ -152,7 +151,7 @@ func (st *site) leakDrill() {
 	if drills == 0 {
 		return
 	}
-	spare := 0 // each server may have some more connections, which have goroutines
+	spare := 0 // each server may have some more connections, which need goroutines
 	for _, d := range st.s.depots {
 		spare += 4 * len(d.servers)
 	}
@@ -179,11 +178,11 @@ func (st *site) leakDrill() {
 		}, calm)
 	}
 	turn(0)
-	turn(1) // connections that stay are made
+	turn(1) // this makes the connections that stay
 	before := st.least()
 	for i := range drills {
 		if turn(i); st.ended() {
-			return // which is told
+			return // the fault is reported
 		}
 	}
 	quiet("after a drill of reloads", before.plus(drills/2-1, spare))
@@ -191,7 +190,7 @@ func (st *site) leakDrill() {
 	for range drills {
 		st.refused()
 	}
-	// connections to stores stay as they are
+	// The number of connections to stores does not change.
 	quiet("after a drill of refused takeovers", before.plus(drills-1, 0))
 	st.takeOver("takeover: drill", 1, nil)
 	before = st.least()
@@ -201,7 +200,8 @@ func (st *site) leakDrill() {
 	quiet("after a drill of takeovers", before.plus(drills/2-1, spare))
 }
 
-// refused has a successor refused, since it does not have one of the daemon's stores.
+// refused starts a successor that must be refused, since it does not have one of the daemon's
+// stores.
 func (st *site) refused() {
 	st.s.note("takeover: refused")
 	defer st.s.doing("takeover: refused", st, nil)()
@@ -215,8 +215,8 @@ func (st *site) refused() {
 	st.write(st.layout.yaml())
 }
 
-// least is what the daemon has open at the least within some seconds: what is on its way to an end
-// is not counted.
+// least returns the smallest numbers of open things within some seconds. So things that are about
+// to be closed are not counted.
 func (st *site) least() gauge {
 	least := gauge{1 << 30, 1 << 30, 1 << 30}
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {

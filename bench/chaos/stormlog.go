@@ -15,16 +15,16 @@ import (
 	"time"
 )
 
-// logRules are what lines a daemon's log may have.
+// logRules says which lines a daemon's log may have.
 type logRules struct {
-	messages []string        // what lines begin with that the program's source has
-	events   map[string]bool // what documents name
+	messages []string        // the beginnings of messages that are in the program's source
+	events   map[string]bool // the events that the documents name
 	err      error           // the source or a document could not be read
 }
 
 var logCall = regexp.MustCompile(`\.(?:Error|Warn|Info|Debug|DPanic)\(("(?:[^"\\]|\\.)*")`)
 
-// eventWord is how documents name an event.
+// eventWord matches the name of an event in the documents.
 var eventWord = regexp.MustCompile("`([a-z_]+)`")
 
 // newLogRules reads the messages from the source, and the events from the documents for operators.
@@ -65,20 +65,21 @@ func newLogRules() *logRules {
 	return r
 }
 
-// logLine is what all lines have.
+// logLine has the fields of all lines.
 type logLine struct {
 	Level, Msg, Event, Error, Store string
 	TS                              time.Time
 }
 
-// plain are lines that are no JSON: how a command ends, what a program that was called in place of
-// ours said, and, from a Redis client, which has no other way, of servers that are away.
+// plain matches lines that are not JSON. Commands that end print them, and so do programs that were
+// called instead of locksidecar. A Redis client prints them about servers that are away, because it
+// has no other way to report them.
 var plain = regexp.MustCompile(`^(locksidecar serve: |Try 'locksidecar |cannot run$|redis: \d{4}|\S*/locksidecar: \d+: )`)
 
-// unexplained begins what is said of a line that nothing explains.
+// unexplained is the beginning of the report about a line that nothing explains.
 const unexplained = "nothing explains"
 
-// explained says why a daemon's line of level error is all right; empty when nothing does.
+// explained returns what explains a daemon's line of level error. It returns "" if nothing does.
 func (s *storm) explained(st *site, l *logLine) string {
 	at := now() - int64(time.Since(l.TS))
 	did := func(words ...string) bool {
@@ -107,7 +108,7 @@ func (s *storm) explained(st *site, l *logLine) string {
 	return ""
 }
 
-// troubledAt says whether something was done to a store shortly before a moment.
+// troubledAt reports whether something was done to a store shortly before a moment.
 func (s *storm) troubledAt(at int64) bool {
 	const after = int64(30 * time.Second)
 	return slices.ContainsFunc(s.depots, func(d *depot) bool {
@@ -120,12 +121,12 @@ func (s *storm) troubledAt(at int64) bool {
 	})
 }
 
-// never are events that nothing that a storm does explains.
+// never has the events that nothing in a storm explains.
 var never = []string{"stuck", "admin_failed", "page_failed", "accept_failed", "log_lagging",
 	"spans_dropped", "tracing_failed", "tracing_refused",
 	"park_failed", "parked_unusable", "parked", "notify_failed"}
 
-// judgeLogs looks at every line of every daemon, and returns how many were of level error.
+// judgeLogs checks every line of every daemon, and returns the number of lines of level error.
 func (s *storm) judgeLogs() (errors int) {
 	if s.rules.err != nil {
 		s.fail("broken", "the source cannot be read: %v", s.rules.err)
@@ -150,7 +151,7 @@ func (s *storm) judgeLogs() (errors int) {
 			s.fail("broken", "%v", err)
 		}
 		if crashed.Match(b) {
-			continue // which is told
+			continue // the fault is reported
 		}
 		in := bufio.NewScanner(bytes.NewReader(b))
 		in.Buffer(nil, 1<<20)

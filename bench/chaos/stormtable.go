@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// AppendStorm adds a result to a file, and returns all that are in it.
+// AppendStorm adds a result to a file, and returns all results in the file.
 func AppendStorm(name string, r StormResult) (all []StormResult, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
 	if err != nil {
@@ -37,7 +37,8 @@ func AppendStorm(name string, r StormResult) (all []StormResult, err error) {
 	}
 }
 
-// deedKinds are the columns of what operators did, with what the names of those deeds begin with.
+// deedKinds are the columns for what operators did. The names of the deeds in a column begin with
+// one of its prefixes.
 var deedKinds = []struct {
 	name     string
 	prefixes []string
@@ -56,7 +57,7 @@ type stormRow struct {
 	episodes, discarded, grants, violations, undecided, forgiven int
 
 	took  time.Duration
-	deeds [7]int // as deedKinds
+	deeds [7]int // in the order of deedKinds
 }
 
 func (o *stormRow) add(r *StormResult) {
@@ -76,7 +77,7 @@ func (o *stormRow) add(r *StormResult) {
 	}
 }
 
-// WriteStorm writes two tables in Markdown: by store, and of what the operators did.
+// WriteStorm writes two tables in Markdown: one by store, and one of what the operators did.
 func WriteStorm(out io.Writer, rs []StormResult) {
 	rows := map[string]*stormRow{}
 	did, failed := map[string]int{}, map[string]int{}

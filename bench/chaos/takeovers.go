@@ -13,14 +13,14 @@ import (
 	"time"
 )
 
-// refusedTakeover is how a successor ends that did not get the daemon: what documents give as
-// reasons.
+// refusedTakeover matches the message of a successor that did not take over: the reasons that the
+// documents give.
 var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 	`the daemon is ending, reloading or already being taken over`,
 	`the daemon has been told to end`,
 	`is no longer in the configuration but still has \d+ keys`,
 	`is not the same in its configuration: reload this daemon first`,
-	// a request at a store, or a client's, is under way
+	// A request of a client or at a store is in flight.
 	`(does not come|did not come|do not come) to (an|its|their) end in time`,
 	`the other process did not commit`,
 	`which (continues to serve|is ending|has ended|does not answer)`,
@@ -28,9 +28,9 @@ var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 	`EOF|connection reset|broken pipe|i/o timeout`,
 }, "|"))
 
-// takeOver has successors take the daemon over, several at once if there are more than one. In the
-// end one of all serves. Then during, if it is not nil, is done while they try. It returns whether
-// a successor has taken over.
+// takeOver starts successors that take over from the daemon; if there are several, at once. In the
+// end exactly one process serves. Unless during is nil, it is called while the successors try.
+// takeOver returns whether a successor has taken over.
 func (st *site) takeOver(what string, successors int, during func([]*process)) bool {
 	from := now()
 	defer st.s.doing(what, st, nil)()
@@ -51,8 +51,8 @@ func (st *site) takeOver(what string, successors int, during func([]*process)) b
 	return slices.Contains(all, st.process)
 }
 
-// contest waits until one process alone is left, of the daemon and those that try to take it over,
-// and sees that it serves. Without any another one is started.
+// contest waits until exactly one process is left, of the daemon and its successors, and checks
+// that it serves. If none is left, contest starts another daemon.
 func (st *site) contest(what string, from int64, successors []*process) {
 	all := append([]*process{st.process}, successors...)
 	var alive []*process
@@ -97,7 +97,7 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		}
 		return err == nil || st.process.ended()
 	}) || st.process.ended() {
-		// one that is killed when it has just taken over leaves nobody
+		// A successor that is killed just after it has taken over leaves no process.
 		if !st.crashedBetween(successors) {
 			st.s.fail("takeover", "%s at daemon %d: nobody serves: %s", what, st.no, tail(st.log()))
 		}
@@ -120,7 +120,7 @@ func (st *site) contest(what string, from int64, successors []*process) {
 	}
 }
 
-// crashedBetween says that some process was killed, so that what it did last may not be in its log.
+// crashedBetween reports whether a process was killed. Its log may then lack what it did last.
 func (st *site) crashedBetween(all []*process) bool {
 	for _, p := range all {
 		if p.ended() && p.code() == 128+int(syscall.SIGKILL) {
@@ -130,8 +130,8 @@ func (st *site) crashedBetween(all []*process) bool {
 	return false
 }
 
-// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has.
-// Processes may share a log.
+// passedTo reports whether p has logged that q has taken over from it. tookFrom reports whether q
+// has logged that. Processes may share a log.
 func passedTo(p, q *process) bool {
 	return said(p, fmt.Sprintf(`"event":"taken_over","pid":%d,`, q.cmd.Process.Pid))
 }
@@ -145,13 +145,13 @@ func said(p *process, words string) bool {
 	return strings.Contains(string(b), words)
 }
 
-// ended1 compares how one of those that took part has ended.
+// ended1 checks how a process that took part has ended.
 func (st *site) ended1(what string, from int64, p *process, successor bool) {
 	code := p.code()
 	switch {
-	// that one was taken over or drained, or we have killed it
+	// The process was taken over or drained, or this program has killed it.
 	case code == 0 || code == 128+int(syscall.SIGKILL):
-	// a signal came after that
+	// A signal arrived after that.
 	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) &&
 		said(p, `"event":"taken_over"`):
 	case !successor:
@@ -168,7 +168,7 @@ func (st *site) pause(most time.Duration) {
 	time.Sleep(time.Duration(st.rnd.Int64N(int64(most))))
 }
 
-// at waits for some moment of a takeover by p: at most so long after its start, or after it has
+// at waits for a random moment of a takeover by p: at most most after its start, or after it has
 // begun to open stores.
 func (st *site) at(p *process, most time.Duration) {
 	if st.rnd.IntN(2) == 0 {
@@ -177,8 +177,8 @@ func (st *site) at(p *process, most time.Duration) {
 	st.pause(most)
 }
 
-// takeOverKilled has the successor killed meanwhile. If that was when it had just taken over,
-// nobody is left.
+// takeOverKilled kills the successor during a takeover. If the successor has just taken over, no
+// process is left.
 func (st *site) takeOverKilled() {
 	st.takeOver("takeover: successor killed", 1, func(all []*process) {
 		st.at(all[0], 400*time.Millisecond)
@@ -186,7 +186,7 @@ func (st *site) takeOverKilled() {
 	})
 }
 
-// takeOverStopped has the successor stand still, before it is ready, while it is, or after.
+// takeOverStopped stops the successor for a while: before it is ready, while it is, or afterwards.
 func (st *site) takeOverStopped() {
 	st.takeOver("takeover: successor stopped", 1, func(all []*process) {
 		st.at(all[0], 400*time.Millisecond)
@@ -196,8 +196,8 @@ func (st *site) takeOverStopped() {
 	})
 }
 
-// takeOverReloading reloads at the same time. Which of the two configurations is used is known
-// after another reload.
+// takeOverReloading reloads at the same time. Only another reload makes sure which of the two
+// configurations is used.
 func (st *site) takeOverReloading() {
 	l := st.layout.clone()
 	st.vary(l)
@@ -235,7 +235,7 @@ func (st *site) takeOverUnlocking() {
 	})
 }
 
-// takeOverRerouted has the successor find the daemon's own keys in another store.
+// takeOverRerouted gives the successor a configuration with the daemon's own keys in another store.
 func (st *site) takeOverRerouted() {
 	from := now()
 	l := st.layout.clone()
@@ -248,8 +248,8 @@ func (st *site) takeOverRerouted() {
 	st.reloadUntil("after a takeover")
 }
 
-// takeOverOther has the successor find a configuration without one of the daemon's stores, or a
-// malformed one. The daemon must refuse it and continue to serve.
+// takeOverOther gives the successor a configuration without one of the daemon's stores, or a
+// malformed one. The daemon must refuse the successor and continue to serve.
 func (st *site) takeOverOther() {
 	old := st.process
 	keep := st.hold()
@@ -281,7 +281,7 @@ func (st *site) takeOverOther() {
 	keep.over("a takeover that is refused")
 }
 
-// without is the daemon's configuration with all that is in a store in the embedded one instead.
+// without returns the daemon's configuration with the embedded store in place of d.
 func (st *site) without(d *depot) *layout {
 	l := st.layout.clone()
 	for prefix, r := range l.rooms {
@@ -292,7 +292,7 @@ func (st *site) without(d *depot) *layout {
 	return l
 }
 
-// takeOverCalled has the daemon call the program that is installed now, by SIGUSR2.
+// takeOverCalled makes the daemon start the program that is installed now, by SIGUSR2.
 func (st *site) takeOverCalled() {
 	from := now()
 	old := st.process
@@ -309,7 +309,7 @@ func (st *site) takeOverCalled() {
 			st.start()
 			return
 		}
-		st.s.put("takeover: called") // it has ended, and its parent has heard of it
+		st.s.put("takeover: called") // the successor has ended, and its parent has noticed
 		return
 	}
 	st.s.keepTrack(p)
@@ -318,7 +318,7 @@ func (st *site) takeOverCalled() {
 
 var called = regexp.MustCompile(`"event":"successor_called","pid":(\d+)`)
 
-// call sends SIGUSR2, and returns the process that the daemon has started.
+// call sends SIGUSR2, and returns the id of the process that the daemon has started.
 func (st *site) call() (pid int) {
 	from := size(st.log())
 	st.signal(syscall.SIGUSR2)
@@ -334,8 +334,8 @@ func (st *site) call() (pid int) {
 	return pid
 }
 
-// adopt waits until the process pid, which old has started, is ours, since old has ended; an error
-// if it ends before.
+// adopt waits until the process pid, which old has started, is a child of this process. That is so
+// when old has ended. adopt returns an error if the process ends before.
 func adopt(old *process, pid int) (*process, error) {
 	for {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -361,7 +361,7 @@ func adopt(old *process, pid int) (*process, error) {
 	return p, nil
 }
 
-// takeOverFailing has a program installed that fails, and the daemon call it.
+// takeOverFailing installs a program that fails, and makes the daemon start it.
 func (st *site) takeOverFailing() {
 	keep := st.hold()
 	defer keep.drop()
@@ -392,8 +392,8 @@ func (st *site) takeOverFailing() {
 	keep.over("a takeover by a program that fails")
 }
 
-// install replaces the program in one step, as package managers do. The daemon goes on with the
-// file that it was started from.
+// install replaces the program in one step, as package managers do. The daemon continues with the
+// file from which it was started.
 func (st *site) install(program []byte) {
 	next := filepath.Join(st.dir, "next")
 	err := os.WriteFile(next, program, 0o755)

@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// tb lets servers made for tests run in a program: what would fail a test ends the cell.
+// tb lets a program run servers that are made for tests. What would fail a test ends the cell.
 type tb struct {
-	testing.TB // of which nothing but the methods below is used
+	testing.TB // only the methods below are used
 	log        io.Writer
 	cleanups   []func()
 }
 
-// broken is what a cell ends with that could not be run.
+// broken is the panic value of a cell that could not be run.
 type broken struct{ error }
 
 func (*tb) Helper()                     {}
@@ -28,7 +28,7 @@ func (t *tb) Errorf(f string, a ...any) { t.Logf(f, a...) }
 func (*tb) Fatal(args ...any)           { panic(broken{fmt.Errorf("%s", fmt.Sprint(args...))}) }
 func (*tb) Fatalf(f string, a ...any)   { panic(broken{fmt.Errorf(f, a...)}) }
 
-// end runs the clean-ups, the last one first.
+// end runs the cleanups, the last one first.
 func (t *tb) end() {
 	for len(t.cleanups) > 0 {
 		f := t.cleanups[len(t.cleanups)-1]

@@ -2,8 +2,8 @@ package chaos
 
 import "slices"
 
-// reentries: one who holds gets the same fence again, and keeps it when it makes its hold a
-// shared one; from that it does not come back to an exclusive one.
+// reentries checks that an owner that re-enters its hold gets the same fence, and keeps it after a
+// downgrade. After a downgrade, no re-entry is exclusive.
 func reentries(v *verdict, ps []*op) {
 	type id struct {
 		w int
@@ -33,12 +33,13 @@ func reentries(v *verdict, ps []*op) {
 	}
 }
 
-// fresh: who does not hold is not told that it re-enters, unless an acquire or a release before
-// is still under way for it; so an acquire of several keys that failed has kept none of them.
+// fresh checks that a re-entry is reported only to an owner that holds the key. There is an
+// exception while an earlier acquire or release of that owner is in flight. The check also shows
+// that a failed acquire of several keys has kept none of them.
 func fresh(v *verdict, ps []*op) {
 	type who struct{ w, o int }
 	open := map[who]bool{}
-	for _, p := range ps { // by when they were asked
+	for _, p := range ps { // in the order of the requests
 		at := who{p.w, p.o}
 		if p.of == 0 && p.granted() && p.count > 1 && !open[at] {
 			v.fail("left behind", "%s: %v is its owner's %d. at once", p.key, p, p.count)
@@ -47,7 +48,7 @@ func fresh(v *verdict, ps []*op) {
 	}
 }
 
-// whole: of several keys that were asked for together all are granted, or none.
+// whole checks that an acquire of several keys is granted all of them or none.
 func whole(v *verdict, all []*op) {
 	type id struct {
 		w     int
@@ -68,10 +69,10 @@ func whole(v *verdict, all []*op) {
 	}
 }
 
-// refused are refusals that no client here has given a reason for, in each language's words.
+// refused are refusals that no client here gives a reason for, in the words of each language.
 var refused = []string{"invalid", "Invalid", "unsupported", "Unsupported", "denied", "Denied"}
 
-// refusals: nobody is told that what it asks for cannot be.
+// refusals checks that no request was refused as impossible.
 func refusals(v *verdict, all []*op) {
 	for _, p := range all {
 		for _, r := range []string{p.result, p.gaveResult, p.lowResult} {

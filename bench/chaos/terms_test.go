@@ -4,18 +4,18 @@ import (
 	"testing"
 )
 
-// permit is a grant of one of two permits.
+// permit adds a grant of one of two permits.
 func (h *told) permit(w int, key string, fence uint64, asked, at, until int64) (n int64) {
 	return h.grant(w, key, Event{M: 2, P: 2}, fence, asked, at, until)
 }
 
-// lowered is a downgrade of what was granted with that fence.
+// lowered adds a downgrade of the grant with that fence.
 func (h *told) lowered(w int, n int64, fence uint64, at, answered int64) {
 	h.add(w, evLower, at, Event{N: n})
 	h.add(w, evLow, answered, Event{N: n, R: "ok", F: fence})
 }
 
-// several is one acquire of several keys, with what came of each.
+// several adds one acquire of several keys, with the result of each.
 func (h *told) several(w int, asked, at int64, results map[string]string) {
 	first := h.n + 1
 	for _, key := range []string{"a", "b", "c"} {
@@ -213,7 +213,7 @@ func TestViolationsOfOtherTermsAreFound(t *testing.T) {
 	}
 }
 
-// More permits than there are, over a moment at which the store may forget, are counted.
+// If there are too many holders at a time at which the store may forget permits, they are counted.
 func TestForgivenPermitsAreCounted(t *testing.T) {
 	h := newTold()
 	h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}

@@ -10,12 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// turn is one acquire with what comes after it; false when there was no answer, or none of use.
+// turn makes one acquire and does what follows from it. It returns false if there was no answer, or
+// no useful one.
 func (w *owner) turn() bool {
 	a := client.AcquireArgs{Owner: uint64(w.no)}
 	keys := w.choose(&a)
 	switch n := w.rnd.IntN(20); {
-	case n < 4: // a try
+	case n < 4: // try without waiting
 	case n < 7:
 		a.Wait = client.Forever
 	default:
@@ -42,7 +43,7 @@ func (w *owner) turn() bool {
 	return true
 }
 
-// choose is what to take: a permit, one lock or several.
+// choose selects what to acquire: a permit, one lock, or several locks.
 func (w *owner) choose(a *client.AcquireArgs) (keys []string) {
 	kind := w.rnd.IntN(10)
 	if kind < 2 && w.Semaphores > 0 {
@@ -65,11 +66,11 @@ func (w *owner) choose(a *client.AcquireArgs) (keys []string) {
 
 func (l *load) key(i int) string { return fmt.Sprint(l.Prefix, i) }
 
-// permits are how many the i-th semaphore has.
+// permits returns the number of permits of the i-th semaphore.
 func permits(i int) int { return 2 + i }
 
-// ask notes an acquire that is about to be sent; of is the acquire that it re-enters, group the
-// first of those that are asked for together.
+// ask records an acquire that is about to be sent. of is the acquire that it re-enters. group is
+// the first acquire of several that are sent together.
 func (w *owner) ask(key string, a client.AcquireArgs, of, group int64) (n int64) {
 	n = w.acquires.Add(1)
 	if group < 0 {
@@ -84,7 +85,7 @@ func (w *owner) ask(key string, a client.AcquireArgs, of, group int64) (n int64)
 	return n
 }
 
-// got notes the answer, which was read at the time at.
+// got records the answer, which was read at the time at.
 func (w *owner) got(at, n int64, h *client.Hold, err error) {
 	e := Event{E: evGot, T: at, N: n, R: word(err)}
 	if err == nil {
@@ -95,8 +96,8 @@ func (w *owner) got(at, n int64, h *client.Hold, err error) {
 	w.note(e)
 }
 
-// patient bounds an acquire that does not wait for ever: a daemon that says nothing is given up
-// some time.
+// patient returns a context that bounds an acquire, unless that waits without limit. After this
+// time, the worker gives up a daemon that does not answer.
 func patient(a client.AcquireArgs) (context.Context, context.CancelFunc) {
 	if a.Wait < 0 {
 		return context.Background(), func() {}
@@ -104,7 +105,7 @@ func patient(a client.AcquireArgs) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), a.Wait+5*time.Second)
 }
 
-// acquire notes it all; of is the acquire that it re-enters.
+// acquire makes an acquire and records it. of is the acquire that it re-enters.
 func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold,
 	int64, error) {
 	ctx, cancel := patient(a)
@@ -115,7 +116,8 @@ func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*clie
 	return h, n, err
 }
 
-// acquireMany is acquire for several keys at once; the numbers are of each in turn.
+// acquireMany is like acquire, for several keys at once. The numbers belong to the keys, in their
+// order.
 func (w *owner) acquireMany(c *client.Client, keys []string, a client.AcquireArgs) (hs client.Holds,
 	ns []int64, err error) {
 	ctx, cancel := patient(a)
@@ -138,7 +140,7 @@ func (w *owner) acquireMany(c *client.Client, keys []string, a client.AcquireArg
 	return hs, ns, err
 }
 
-// word is how a request ended, in one.
+// word returns the result of a request as one word.
 func word(err error) string {
 	var e *client.Error
 	var lost *client.LostError

@@ -17,9 +17,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// unlockOwn unlocks a key of the operator's own client by force: the hold of one owner, or those of
-// three readers. Each owner must be told, and the next one must be granted the key with a larger
-// fence.
+// unlockOwn unlocks by force a key of the operator's own client, which one owner holds, or three
+// readers. Each owner must be told, and the next owner must be granted the key with a larger fence.
 func (st *site) unlockOwn() {
 	from := now()
 	c, err := st.dial()
@@ -40,7 +39,7 @@ func (st *site) unlockOwn() {
 	for range owners {
 		h, err := c.Lock(ctx, a)
 		if err != nil {
-			break // its store does not answer, or there are too many holds
+			break // its store does not answer, or a limit of holds is reached
 		}
 		if len(held) > 0 && h.Fence() != held[0].Fence() { // the readers before it are lost
 			_ = h.Release(ctx)
@@ -90,7 +89,7 @@ func (st *site) unlockOwn() {
 	}
 }
 
-// toldGone waits until the client knows that it has lost h, and returns what it was told.
+// toldGone waits until the client knows that it has lost h, and returns the reason.
 func (st *site) toldGone(h *client.Hold) error {
 	if !st.s.until(patience, func() bool { return h.Err() != nil }) {
 		st.s.fail("unlock", "%s: its holder has heard nothing for %v", h.Key(), patience)
@@ -98,10 +97,11 @@ func (st *site) toldGone(h *client.Hold) error {
 	return h.Err()
 }
 
-// unlockStopped unlocks a lock of a worker that stands still. The worker believes in the lock until
-// it goes on or the stated time is over. Nobody else may get it before: the history shows that.
+// unlockStopped unlocks a lock of a worker that is stopped. The worker believes in the lock until
+// it is continued, or the stated validity is over. The history shows that no other client gets the
+// lock before.
 func (st *site) unlockStopped() {
-	prefix := []string{"x:", "y:"}[st.rnd.IntN(2)] // workers at other daemons want these
+	prefix := []string{"x:", "y:"}[st.rnd.IntN(2)] // workers at other daemons wait for these keys
 	i := slices.IndexFunc(st.s.workers, func(w *worker) bool {
 		return w.host == st.no && w.prefix == prefix
 	})
@@ -140,15 +140,15 @@ func (st *site) unlockHeldBy(prefix string) bool {
 	return false
 }
 
-// unlockSteadily has that many clients (passers), each with so many locks at once (passing) that
-// some are held at every moment of a takeover.
+// unlockSteadily uses this many clients (passers), each with this many locks at once (passing). So
+// some locks are held at every moment of a takeover.
 const (
 	passers = 4
 	passing = 6
 )
 
-// unlockSteadily has clients take locks and unlocks these one after the other until over, faster
-// than commands can.
+// unlockSteadily lets clients acquire locks, and unlocks them one after the other until over
+// returns true. This is faster than with commands.
 func (st *site) unlockSteadily(seed uint64, over func() bool) {
 	numbers := []int{}
 	for i := range passers {
@@ -157,7 +157,7 @@ func (st *site) unlockSteadily(seed uint64, over func() bool) {
 	together(numbers, func(no int) {
 		c, err := st.dial()
 		if err != nil {
-			return // the takeover's own check tells when nobody serves
+			return // the check of the takeover reports it if no process serves
 		}
 		defer c.Close()
 		rnd := rand.New(rand.NewPCG(seed, uint64(no)))
@@ -202,8 +202,8 @@ func (st *site) unlockRound(c *client.Client, no int, rnd *rand.Rand) {
 	}
 }
 
-// unlockAtOnce does what the command does, without a process of its own. It returns the answer's
-// status.
+// unlockAtOnce does what the command does, but in this process. It returns the status of the
+// answer.
 func (st *site) unlockAtOnce(key string) (code int, err error) {
 	r, err := st.admin().PostForm("http://localhost/unlock", url.Values{"key": {key}})
 	if err != nil {

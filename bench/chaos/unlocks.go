@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forcedHold is a hold that an operator has ended.
+// forcedHold is a hold that an operator has ended by force.
 type forcedHold struct {
 	site  *site
 	key   string
 	fence uint64
-	holds int   // how many holds with this fence were ended
+	holds int   // number of ended holds with this fence
 	from  int64 // when the command was started
-	at    int64 // when the command had said so
+	at    int64 // when the command had reported it
 }
 
-// unlocked is what unlock prints.
+// unlocked is the output of the command unlock.
 type unlocked struct {
 	Released int `json:"released"`
 	Holds    []struct {
@@ -32,7 +32,7 @@ type unlocked struct {
 	} `json:"holds"`
 }
 
-// unlock ends some hold of a worker's by force.
+// unlock ends a hold of a worker by force.
 func (st *site) unlock() {
 	out, _ := st.cli([]int{0}, "locks", "-o", "json")
 	var rows []struct {
@@ -59,7 +59,7 @@ func (st *site) unlock() {
 	}
 }
 
-// forced runs an unlock, and notes what it has ended.
+// forced runs an unlock, and records what it has ended.
 func (st *site) forced(words []string) (n int) {
 	from := now()
 	want := []int{0, 66}
@@ -91,7 +91,7 @@ func (st *site) forced(words []string) (n int) {
 // nobody is another user.
 var nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
 
-// others runs what another user may, and what he may not.
+// others runs commands as another user: some that are allowed, and some that are not.
 func (st *site) others() {
 	from := now()
 	st.cliAs(nobody, []int{0}, "locks", "x:")
@@ -100,14 +100,14 @@ func (st *site) others() {
 	st.cliAs(nobody, []int{77}, "lock", "-n", "u:key", "--", "true")
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", "u:key", "--", "true")
 	st.cliAs(nobody, []int{77}, "unlock", "--force", st.own()+"0")
-	// he may not read it
+	// That user may not read the file.
 	st.cliAs(nobody, []int{64}, "serve", "--takeover", "--config", st.conf(), "--socket", st.socket())
 	st.cliAs(nobody, []int{77}, "serve", "--takeover", "--ttl", stormTTL.String(),
 		"--socket", st.socket())
 	st.crowd()
 }
 
-// crowd connects more often as another user than one user may; nobody else notices.
+// crowd connects more often as another user than a user may. No other client may notice.
 func (st *site) crowd() {
 	b, _ := os.ReadFile(st.conf())
 	if !strings.Contains(string(b), fmt.Sprint("max_user_conns: ", userConns)) {
@@ -134,7 +134,7 @@ func (st *site) crowd() {
 		return
 	}
 	var refused atomic.Int64
-	together(conns, func(c net.Conn) { // nobody says hello, so an answer is a refusal
+	together(conns, func(c net.Conn) { // no hello is sent, so an answer is a refusal
 		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
 		var b [256]byte
 		if n, _ := c.Read(b[:]); n > 0 {
@@ -148,13 +148,13 @@ func (st *site) crowd() {
 	st.cli([]int{0}, "sessions")
 }
 
-// as has do run on a thread that is another user to the kernel's checks and to those who look at
-// connections that it makes.
+// as runs do on a thread that belongs to another user. The kernel's checks see that user, and so do
+// the peers of connections that do makes.
 func as(who *syscall.Credential, do func() error) error {
 	done := make(chan error)
 	go func() {
 		done <- func() error {
-			lockThread() // for good: it ends with the goroutine
+			lockThread() // for good: the thread ends with the goroutine
 			if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(who.Gid), uintptr(who.Gid),
 				uintptr(who.Gid)); e != 0 {
 				return e
@@ -169,9 +169,9 @@ func as(who *syscall.Credential, do func() error) error {
 	return <-done
 }
 
-// judgeForced compares each unlocking by force with what workers were told. A hold that it ended is
-// lost, or its release fails. Readers may share a fence: where some of them were let in meanwhile,
-// nobody knows which of them were ended.
+// judgeForced compares each forced unlock with what the workers were told. A hold that it ended
+// must be lost, or its release must fail. Readers may share a fence. If some readers were granted
+// the key meanwhile, it is not known which of them were ended.
 func (s *storm) judgeForced() {
 	ops := s.history().ops()
 	var v verdict

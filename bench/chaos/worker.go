@@ -13,24 +13,24 @@ import (
 	"time"
 )
 
-// worker is one client process, and what it has told.
+// worker is one client process, with the events that it has printed.
 type worker struct {
 	no, host int
 	kind     string
-	prefix   string // of its keys
+	prefix   string // the prefix of its keys
 	*process
 	stdin  io.WriteCloser
-	done   chan struct{} // closed when all that it told has been read
+	done   chan struct{} // closed when all its output has been read
 	held   atomic.Int64  // grants so far
 	turns  [turnKinds]atomic.Int64
-	up     chan struct{} // closed when it has told anything, or ended
+	up     chan struct{} // closed when it has printed anything, or has ended
 	events []Event       // read after done
 	killed int64
 	frozen []span
 	err    error // read after done
 }
 
-// turnKind is a kind of what workers do, as far as each has to have happened.
+// turnKind is a kind of turn of a worker. Each kind must have occurred before the first fault.
 type turnKind int
 
 const (
@@ -44,7 +44,7 @@ func (k turnKind) String() string {
 	return [...]string{"permit", "acquire of several", "downgrade"}[k]
 }
 
-// count counts what went well; asked are the acquires without an answer.
+// count counts the successes. asked has the acquires without an answer.
 func (w *worker) count(e Event, asked map[int64]Event) {
 	switch {
 	case e.E == evAsk:
@@ -67,10 +67,11 @@ func (w *worker) count(e Event, asked map[int64]Event) {
 	}
 }
 
-// Programs are how workers are started, by language. One without a program is left out.
+// Programs are the commands that start workers, by language. A language without a command is left
+// out.
 type Programs map[string][]string
 
-// startWorker starts one in the language kind; see ready.
+// startWorker starts a worker in the language kind; ready waits for it.
 func startWorker(kind string, program []string, orders Orders, host int,
 	log string) (*worker, error) {
 	w := &worker{no: orders.Worker, host: host, kind: kind, prefix: orders.Prefix,
@@ -78,7 +79,8 @@ func startWorker(kind string, program []string, orders Orders, host int,
 	words := append(append([]string{}, program[1:]...), orders.words()...)
 	cmd := exec.Command(program[0], words...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")
-	out, in, err := os.Pipe() // ours, so that what a killed one has written is read to the end
+	// a pipe of this process, so that the output of a killed worker is read to its end
+	out, in, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +97,7 @@ func startWorker(kind string, program []string, orders Orders, host int,
 	return w, nil
 }
 
-// ready waits until it runs.
+// ready waits until the worker runs.
 func (w *worker) ready() {
 	select {
 	case <-w.up:
@@ -128,33 +130,34 @@ func (w *worker) read(out *os.File) {
 	}
 }
 
-// freeze and thaw note for how long it stood still, at the most.
+// freeze stops the worker, and thaw continues it. They record the longest time for which it may
+// have been stopped.
 func (w *worker) freeze() {
 	w.frozen = append(w.frozen, span{now(), forever})
 	w.process.freeze()
 }
 
 func (w *worker) thaw() {
-	// Until just before it goes on it has certainly read nothing.
+	// Until just before it continues, it has certainly read nothing.
 	w.frozen[len(w.frozen)-1].to = now()
 	w.process.thaw()
 }
 
-// kill ends it; until just before that it believed what it did.
+// kill ends the worker. Until just before that, it believed in its holds.
 func (w *worker) kill() {
 	w.killed = now()
 	w.process.end(syscall.SIGKILL)
 }
 
-// bid has it begin nothing more.
+// bid tells the worker to begin nothing more.
 func (w *worker) bid() { _ = w.stdin.Close() }
 
-// finish makes it end if it has not; false if it had to.
+// finish ends the worker if it has not ended. It returns false if it had to.
 func (w *worker) finish() bool {
 	ok := w.process.ended()
 	if !ok {
 		w.killed = now()
-		w.process.end(syscall.SIGQUIT) // goroutines' stacks go to its log
+		w.process.end(syscall.SIGQUIT) // the stacks of its goroutines go to its log
 	}
 	<-w.done
 	return ok

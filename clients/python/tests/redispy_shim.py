@@ -32,10 +32,10 @@ URL, SOCKET = os.environ.get("SHIM_REDIS", ""), os.environ.get("SHIM_SOCKET", ""
 PREFIX = "lock:"
 
 
-def grip(lock_module: Any, sidecar: Any, name: str) -> Any:
+def held_here(lock_module: Any, sidecar: Any, name: str) -> Any:
     """Return token and handle of who holds a name here."""
-    grips = lock_module._grips.get(sidecar)
-    return None if grips is None else grips._by_key.get(name)
+    table = lock_module._tables.get(sidecar)
+    return None if table is None else table._by_key.get(name)
 
 
 def mine(found: Any, ttl: int) -> int:
@@ -51,17 +51,17 @@ class Shim(redis_compat.Redis):
 
     def get(self, name: Any) -> Any:
         value = super().get(PREFIX + name)
-        found = grip(redis_compat.lock, self.sidecar, name)
+        found = held_here(redis_compat.lock, self.sidecar, name)
         return found[0] if value is not None and found is not None and len(value) > 8 else value
 
     def set(self, name: Any, *args: Any, **kwargs: Any) -> Any:
         return super().set(PREFIX + name, *args, **kwargs)
 
     def ttl(self, name: Any) -> Any:
-        return mine(grip(redis_compat.lock, self.sidecar, name), super().ttl(PREFIX + name))
+        return mine(held_here(redis_compat.lock, self.sidecar, name), super().ttl(PREFIX + name))
 
     def pttl(self, name: Any) -> Any:
-        return mine(grip(redis_compat.lock, self.sidecar, name), super().pttl(PREFIX + name))
+        return mine(held_here(redis_compat.lock, self.sidecar, name), super().pttl(PREFIX + name))
 
     def pexpire(self, name: Any, *args: Any, **kwargs: Any) -> Any:
         return super().pexpire(PREFIX + name, *args, **kwargs)
@@ -75,17 +75,17 @@ class AsyncShim(redis_compat_asyncio.Redis):
 
     async def get(self, name: Any) -> Any:
         value = await super().get(PREFIX + name)
-        found = grip(redis_compat_asyncio.lock, self.sidecar, name)
+        found = held_here(redis_compat_asyncio.lock, self.sidecar, name)
         return found[0] if value is not None and found is not None and len(value) > 8 else value
 
     async def set(self, name: Any, *args: Any, **kwargs: Any) -> Any:
         return await super().set(PREFIX + name, *args, **kwargs)
 
     async def ttl(self, name: Any) -> Any:
-        return mine(grip(redis_compat_asyncio.lock, self.sidecar, name), await super().ttl(PREFIX + name))
+        return mine(held_here(redis_compat_asyncio.lock, self.sidecar, name), await super().ttl(PREFIX + name))
 
     async def pttl(self, name: Any) -> Any:
-        return mine(grip(redis_compat_asyncio.lock, self.sidecar, name), await super().pttl(PREFIX + name))
+        return mine(held_here(redis_compat_asyncio.lock, self.sidecar, name), await super().pttl(PREFIX + name))
 
     async def pexpire(self, name: Any, *args: Any, **kwargs: Any) -> Any:
         return await super().pexpire(PREFIX + name, *args, **kwargs)

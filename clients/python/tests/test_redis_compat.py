@@ -239,7 +239,7 @@ def test_reacquire(r: Redis) -> None:
 
 def left(lock: Lock | AsyncLock) -> float:
     """Return the seconds until the lock's own end."""
-    inner = lock._grip(lock.local.token)
+    inner = lock._inner(lock.local.token)
     assert inner is not None
     hold = inner._kept()
     assert hold is not None
@@ -315,11 +315,11 @@ def test_everything_else_is_redis_pys() -> None:
 def test_locks_that_are_left_to_expire_are_forgotten(r: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(300):
         assert r.lock(f"once:{n}", timeout=3).acquire(blocking=False)
-    grips = r.lock("x")._held_by(r.sidecar)
-    until("they have expired", lambda: not any(g[1] and g[1].owned() for g in list(grips._by_key.values())))
+    table = r.lock("x")._held_by(r.sidecar)
+    until("they have expired", lambda: not any(g[1] and g[1].owned() for g in list(table._by_key.values())))
     for n in range(300):
         r.lock(f"again:{n}", timeout=0.4).acquire(blocking=False)
-    assert len(grips._by_key) < 450
+    assert len(table._by_key) < 450
 
 
 def test_an_ended_lock_is_refused_after_many_others(r: Redis) -> None:

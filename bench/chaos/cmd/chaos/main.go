@@ -1,4 +1,4 @@
-// Command chaos runs cells in a random order until time is up, and prints a matrix.
+// Command chaos runs cells in a random order until the time is up, and prints a matrix.
 package main
 
 import (
@@ -75,7 +75,7 @@ func run() error {
 		return err
 	}
 	fmt.Printf("seed %d, %d cells\n", *seed, len(cells))
-	// it ends after the cell that runs
+	// After the first signal, the program ends with the present cell.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	now := chaos.RunFor(ctx, s, chaos.NewFirst(cells, earlier), *seed,
@@ -96,7 +96,7 @@ func run() error {
 	return nil
 }
 
-// read reads what earlier runs wrote.
+// read reads the results of earlier runs.
 func read(names string) (all []chaos.Result, err error) {
 	for name := range strings.SplitSeq(names, ",") {
 		if name == "" {

@@ -1,4 +1,4 @@
-// Command storm runs storms until time is up, and prints a table.
+// Command storm runs storms until the time is up, and prints a table.
 package main
 
 import (
@@ -43,7 +43,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	// it ends after the episode that runs
+	// After the first signal, the program ends with the present episode.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	end := time.Now().Add(time.Duration(*minutes * float64(time.Minute)))

@@ -29,7 +29,7 @@ class Local(threading.local):
     handle: Any = None
 
 
-class Grips(Generic[L]):
+class HandleTable(Generic[L]):
     """By key: the token of the last acquire in this process, and the handle that holds the lock.
 
     An entry whose hold is over is kept while its handle lives: before the release, the lock is not acquired again.

@@ -11,13 +11,13 @@ from weakref import WeakKeyDictionary
 from .. import _errors as errors
 from .._client import Client
 from .._lock import Lock as SidecarLock
-from ._common import Common, Grips, Token, bound, log, new_token
+from ._common import Common, HandleTable, Token, bound, log, new_token
 from .exceptions import LockError, TimeoutError, translated
 
 __all__ = ["Lock"]
 
 _mu: Final = threading.Lock()
-_grips: Final[WeakKeyDictionary[Client, Grips[SidecarLock]]] = WeakKeyDictionary()
+_tables: Final[WeakKeyDictionary[Client, HandleTable[SidecarLock]]] = WeakKeyDictionary()
 _default: list[Client] = []
 
 
@@ -57,7 +57,7 @@ class Lock(Common[SidecarLock]):
     def _take(self, token: bytes, wait: float) -> SidecarLock | None:
         client, (ttl, renew) = client_of(self.redis), self._terms()
         with translated(self._key):
-            before = self._before(self._grip(self.local.token))
+            before = self._before(self._inner(self.local.token))
             self._refuse_lost(*before)
             inner = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
             try:
@@ -72,11 +72,11 @@ class Lock(Common[SidecarLock]):
                         inner.release()
                 raise
 
-    def _held_by(self, client: Client) -> Grips[SidecarLock]:
+    def _held_by(self, client: Client) -> HandleTable[SidecarLock]:
         with _mu:
-            return _grips.setdefault(client, Grips())
+            return _tables.setdefault(client, HandleTable())
 
-    def _grip(self, token: bytes | None, *, pop: bool = False) -> SidecarLock | None:
+    def _inner(self, token: bytes | None, *, pop: bool = False) -> SidecarLock | None:
         return self._held_by(client_of(self.redis)).get(self._key, token, pop=pop)
 
     def locked(self) -> bool:
@@ -86,7 +86,7 @@ class Lock(Common[SidecarLock]):
 
     def owned(self) -> bool:
         """Tell whether this lock, with its token, holds at this very moment. Asks nobody."""
-        inner = self._grip(self.local.token)
+        inner = self._inner(self.local.token)
         return inner is not None and inner.owned()
 
     def release(self) -> None:
@@ -95,7 +95,7 @@ class Lock(Common[SidecarLock]):
 
     def do_release(self, expected_token: Token) -> None:
         """Release the lock that was acquired with this token."""
-        inner = self._grip(new_token(expected_token), pop=True)
+        inner = self._inner(new_token(expected_token), pop=True)
         if inner is None:
             raise self._not_owned("release")
         with translated(self._key):
@@ -118,7 +118,7 @@ class Lock(Common[SidecarLock]):
         return self._extend(self.timeout or 0, True, "reacquire")
 
     def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
-        inner, ttl = self._longer(self._grip(self.local.token), seconds, replace, what)
+        inner, ttl = self._longer(self._inner(self.local.token), seconds, replace, what)
         with translated(self._key):
             inner.extend(ttl)
         return True
