@@ -2,25 +2,27 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Grants: at once, or from the queue.
+// Acquires: requests for a hold. Each is answered at once or queued.
 
-// Acquire answers q at once, or queues it; then a later event answers it.
+// Acquire answers q if its owner holds the key already, or if q must be refused. Otherwise it
+// queues q, and advance grants it at once if the lease allows that. If not, a later event answers
+// it.
 func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	t.reuseDropped()
 	if q.Mode == Permit {
 		t.acquirePermit(q, now, out)
 		return
 	}
-	l := t.lock(q.Key, q.NS)
+	l := t.findLease(q.Key, q.NS)
 	if l != nil {
 		t.expire(l, now, out)
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
-			l.restating(now, l.ttl)
+			l.extendDegraded(now, l.ttl) // because the answer states a validity
 			t.reenter(h, q.Re, q.Mode, 0, out)
 			return // nothing else follows from a re-entry
 		}
 	}
-	if !t.answerNow(l, q, now, out) {
+	if !t.refuseNow(l, q, now, out) {
 		if l == nil {
 			l = t.lease(q.Key, q.NS)
 		}
@@ -31,9 +33,9 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	}
 }
 
-// answerNow answers q if it need not be queued, because it is refused. It reports whether it has
-// done so. l is nil if the table does not know the key.
-func (t *Table) answerNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
+// refuseNow refuses q if a wait would not help. It reports whether it has done so. l is nil if the
+// table does not know the key.
+func (t *Table) refuseNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	if l != nil && q.Wait == 0 && t.refusesTry(l, q, now, out) {
 		return true
 	}
@@ -48,8 +50,8 @@ func (t *Table) answerNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	return false
 }
 
-// whyNotQueued returns the reason why q cannot even wait: a limit is reached, or the store is known
-// to be down and this host may not decide alone.
+// whyNotQueued returns OK, or why q may not even wait: a limit is reached, or the store is known to
+// be down and this host may not decide alone.
 func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
 	if err := t.mayHold(q.Re.Session, q.NS); err != nil {
 		return protocol.Limit, err
@@ -58,7 +60,8 @@ func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
 		return protocol.Limit, err
 	}
 	st := t.store(q.NS.Store)
-	mayDegrade := q.NS.Local && q.Mode != Permit // how many permits others have cannot be known
+	// This host cannot know alone how many permits other hosts have.
+	mayDegrade := q.NS.Local && q.Mode != Permit
 	if st.downAt != 0 && !mayDegrade && (l == nil || !l.heldUpstream() || l.st != st) {
 		return protocol.Unavailable, st.err
 	}
@@ -74,10 +77,11 @@ func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 	}
 	h.count++
 	t.statsOf(h.l.ns).Acquires[OutReentered]++
-	t.sayGranted(h, re, out)
+	t.answerGranted(h, re, out)
 }
 
-// reenterWaits turns the other waits of h's owner for this key into re-entries.
+// reenterWaits turns the other waits of h's owner for this key into re-entries, because h has just
+// been granted.
 func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	l := h.l
 	if !l.isLock() {
@@ -89,7 +93,7 @@ func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	}
 }
 
-func (t *Table) sayGranted(h *hold, re Request, out *Effects) {
+func (t *Table) answerGranted(h *hold, re Request, out *Effects) {
 	out.Messages = append(out.Messages, t.grantOf(h, re))
 }
 
@@ -99,8 +103,9 @@ func (t *Table) grantOf(h *hold, re Request) Message {
 		Store: h.l.st.StoreTraits, Heartbeat: h.l.ns.Heartbeat, ShortTTL: h.l.ttl}
 }
 
-// Restate returns the message of a grant with its present values. ok is false if the owner no
-// longer has that hold.
+// Restate returns the message of an earlier grant with its present values. A multi-acquire, which
+// got its keys one after the other, states all grants with it. ok is false if the owner no longer
+// has that hold.
 func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64,
 	out *Effects) (m Message, ok bool) {
 	l := t.locks[string(key)].lease()
@@ -110,24 +115,25 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64,
 	t.expire(l, now, out)
 	h := l.find(s, owner)
 	if ok = h != nil && h.fence == fence; ok {
-		l.restating(now, l.ttl)
+		l.extendDegraded(now, l.ttl)
 		m = t.grantOf(h, Request{Session: s})
 	}
 	t.advance(l, now, out) // expire may have ended it
 	return m, ok
 }
 
-// refusesTry answers a try that cannot succeed: a try takes a key only if nobody holds it or waits
-// for it.
+// refusesTry refuses a try that cannot succeed, and reports whether it has done so. A try takes a
+// key only if nobody holds it or waits for it.
 func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	degraded := l.state != stateHeld && t.grantsDegraded(l, now) // then the store does not matter
-	before := t.behindOthers(l, q, degraded, now)
+	behind := t.behindOthers(l, q, degraded, now)
+	queuedAtStore := l.state == stateAsked && l.asked.queued // other hosts are before this one
 	switch {
-	case l.nHolds > 0 && before:
+	case l.nHolds > 0 && behind:
 		t.refuse(q, protocol.Busy, nil, out)
 	case !degraded && l.state != stateHeld && l.pausesAfterFailure(now):
 		t.refuse(q, protocol.Unavailable, l.optional.err, out)
-	case before, !degraded && l.state == stateAsked && l.asked.queued && !l.triesMayWait(now):
+	case behind, !degraded && queuedAtStore && !l.triesMayWait(now):
 		t.refuse(q, protocol.Busy, nil, out)
 	default:
 		return false
@@ -136,7 +142,7 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 }
 
 // behindOthers reports whether q would have to wait for holders or waiters on this host. A reader
-// joins readers, unless others wait.
+// joins the readers that hold the key, unless a waiter is before it.
 func (t *Table) behindOthers(l *Lease, q *Acquire, degraded bool, now int64) bool {
 	if blocked := l.queue().blocks(q); blocked || l.nHolds == 0 {
 		return blocked

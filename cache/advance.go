@@ -2,7 +2,25 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// What is requested of the store next.
+// The next step of a lease: what this host requests of the store next, and when.
+
+// state is the state of a lease at the store.
+type state uint8
+
+const (
+	// stateNone means that the store has no lease and no queue entry of this host for the key.
+	stateNone state = iota
+	// stateAsked means that an acquire has been sent with a token. The token may be in the store's
+	// queue, or hold the lease already if the answer is lost.
+	stateAsked
+	// stateHeld means that the store has granted the lease.
+	stateHeld
+	// stateReleasing means that a release is pending: the store has not confirmed it yet.
+	stateReleasing
+	// stateClosed means that the lease is lost. The key stays closed until releasing.endsAt, when
+	// the validity that was stated to its holders ends.
+	stateClosed
+)
 
 // advance checks the whole state of l, or of its semaphore, and takes the next step. Every event
 // that touches l ends with it. Afterwards the table may have dropped l, but l keeps its key and
@@ -29,20 +47,22 @@ func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
 	}
 }
 
+// advanceOne advances one lease: first it ends what is over, then it grants what the lease allows,
+// and then it takes the next step with the store.
 func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
-	t.finishMove(l, out)
-	t.handoff(l, now, false, out)
-	if l.peeks() && l.nHolds > 0 && l.op != OpPeek { // the inspections came before the lease
+	t.finishMove(l, out) // if a reload has routed the key to another store
+	t.serveQueue(l, now, false, out)
+	if l.hasPeeks() && l.nHolds > 0 && l.op != OpPeek { // the inspections came before the lease
 		l.answerPeeks(t.inspectedHere(l, now), out)
 	}
 	wake := t.step(l, now, out)
-	t.track(l, out)
+	t.track(l, out) // tells the renewer
 	if t.idle(l) {
 		t.dropLease(l)
 		return
 	}
-	t.arm(l, wake)
+	t.arm(l, wake) // sets the timer
 }
 
 // pointless reports whether the answer to l's acquire is of no use here: l is no longer needed,
@@ -52,14 +72,14 @@ func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds =
 
 // idle reports whether the table can forget l.
 func (t *Table) idle(l *Lease) bool {
-	return l.state == stateNone && l.op == 0 && !l.needed() && !l.peeks()
+	return l.state == stateNone && l.op == 0 && !l.needed() && !l.hasPeeks()
 }
 
-// nextStep is what a lease does next: the op that it sends to the store now, 0 for none, and the
-// time at which it has to be advanced again if no other event concerns it. The answer to an op in
-// flight advances it, too.
+// nextStep says what a lease does next.
 type nextStep struct {
-	op   OpKind
+	op OpKind // sent to the store now; 0 for none
+	// wake is when the lease has to be advanced if no event advances it before. The answer to an op
+	// in flight is such an event.
 	wake int64
 	// again means that the step has moved the lease to another state or store, whose step follows
 	// at once.
@@ -67,8 +87,8 @@ type nextStep struct {
 }
 
 // step takes the next step of l: it sends at most one op to the main lane. It returns when l has
-// to be advanced again. Each state has one function that decides both, so that they cannot
-// disagree.
+// to be advanced again. Each state has one function that decides both, so that a lease that waits
+// for something always has a wake-up for it.
 func (t *Table) step(l *Lease, now int64, out *Effects) (wake int64) {
 	for {
 		grace := t.endGrace(l, now, out)
@@ -106,7 +126,7 @@ func (t *Table) stepNone(l *Lease, now int64, out *Effects) nextStep {
 	case l.st.downAt != 0:
 		t.refuseTriesWhileDown(l, now, out)
 		return nextStep{wake: Forever}
-	case l.peeks():
+	case l.hasPeeks():
 		return nextStep{op: OpPeek, wake: Forever}
 	case !l.needed():
 		return nextStep{wake: Forever}
@@ -130,7 +150,7 @@ func (t *Table) stepAsked(l *Lease, now int64, out *Effects) nextStep {
 	down := l.st.downAt != 0
 	if down {
 		t.refuseTriesWhileDown(l, now, out)
-	} else if l.peeks() {
+	} else if l.hasPeeks() {
 		return nextStep{op: OpPeek, wake: wake}
 	}
 	switch {
@@ -175,8 +195,8 @@ func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 	return s
 }
 
-// renewAtOnce renews l if the renewer would do so too late, or not at all because the store session
-// keeps l. It returns when to try again if the store has just failed.
+// renewAtOnce renews l if it must not wait for the renewer. Where the store session keeps l, the
+// renewer does not renew it at all. It returns when to try again if the store has just failed.
 func (t *Table) renewAtOnce(l *Lease, now int64, out *Effects) (wake int64) {
 	if l.held.rebase || l.held.doubt {
 		t.renew(l, now, out)
@@ -210,7 +230,7 @@ func (t *Table) stepReleasing(l *Lease, now int64, out *Effects) nextStep {
 		return nextStep{op: OpRelease, wake: Forever}
 	case now >= l.retryAt:
 		return nextStep{op: OpWithdraw, wake: Forever}
-	case !down && l.peeks():
+	case !down && l.hasPeeks():
 		return nextStep{op: OpPeek, wake: Forever}
 	}
 	s.wake = min(s.wake, l.retryAt)
@@ -226,7 +246,7 @@ func (t *Table) stepClosed(l *Lease, now int64, out *Effects) nextStep {
 	case now >= l.releasing.endsAt:
 		t.endReleasing(l, now, out)
 		return nextStep{again: true}
-	case !down && l.peeks():
+	case !down && l.hasPeeks():
 		return nextStep{op: OpPeek, wake: Forever}
 	case down && (!l.ns.Local || !l.isLock()):
 		t.refuseTries(l, protocol.Unavailable, -1, now, out)
@@ -249,8 +269,8 @@ func (t *Table) floor(l *Lease) uint64 {
 	return max(st.floor, st.past, l.epoch)
 }
 
-// neededMode returns the mode that the lease needs. It is the mode of the holds that this host
-// has granted alone in an outage, or else the mode of the first waiter.
+// neededMode returns the mode in which l has to be acquired. It is the mode of the holds that this
+// host has granted alone in an outage, or else the mode of the first waiter.
 func (l *Lease) neededMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode
@@ -258,6 +278,8 @@ func (l *Lease) neededMode() Mode {
 	return l.queue().front().mode
 }
 
+// askKind returns the kind of the next acquire of l: OpTry if only tries wait for l. It sets l.ttl
+// to the longest TTL of the waiters that the lease can serve together.
 func (t *Table) askKind(l *Lease) OpKind {
 	kind := OpJoin
 	if l.nHolds == 0 {
@@ -270,7 +292,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 		if !w.try {
 			kind = OpJoin
 			if l.mode == Permit {
-				break // the first one's TTL is as good as any
+				break // a permit serves one waiter, whichever comes first
 			}
 		}
 	}
@@ -290,7 +312,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 		op.Token = 0
 	}
 	if k == OpTry || k == OpJoin {
-		l.orphan = false // the token may stand under the present session, too
+		l.orphan = false // the present store session may have the token, too
 	}
 	op.ShortLived = k == OpJoin && l.asked.shortLived
 	if w := l.queue().front(); w != nil && (k == OpTry || k == OpJoin) {
@@ -335,11 +357,11 @@ func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 		t.beginRelease(l, now, out)
 		return
 	}
-	t.endClaim(l, out) // those waiting for its release must be told
+	t.endClaim(l, out) // it also answers the client that waits for the release
 	t.finishMove(l, out)
 }
 
-// forget ends the pending release: the store has nothing of this host's for l.
+// forget records that the store has no lease and no queue entry of this host for l's key.
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)

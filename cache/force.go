@@ -20,7 +20,7 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 	free = t.forceAll(l, fence, now, out, func(h *hold) {
 		t.tellLost(h, protocol.LostForced, now, out)
 		t.force(h)
-		ended = append(ended, t.shown(h))
+		ended = append(ended, t.describeHold(h))
 	})
 	return ended, free
 }

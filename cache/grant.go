@@ -4,20 +4,21 @@ import "github.com/locksidecar/locksidecar/protocol"
 
 // Grants: holds for the waiters that the lease can serve.
 
-// handoff grants holds to the waiters, in their order, as far as the lease allows. It refuses tries
-// that cannot succeed. fresh is true if the lease has just come from the store.
-func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
+// serveQueue grants holds to the waiters of l, in their order, as far as the lease allows. It
+// refuses tries that cannot succeed. fresh is true if the store has just granted the lease;
+// otherwise each grant is a handoff.
+func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.state != stateHeld {
 		if t.grantsDegraded(l, now) {
-			t.handoffDegraded(l, now, out)
+			t.serveQueueDegraded(l, now, out)
 		}
 		return
 	}
 	l.held.starved = false
-	from := l.queue()
-	for w := from.front(); w != nil; w = from.front() {
-		v := t.admits(l, w, now, fresh)
-		if v == admitAfterRenewal {
+	queue := l.queue()
+	for w := queue.front(); w != nil; w = queue.front() {
+		verdict := t.admits(l, w, now, fresh)
+		if verdict == admitAfterRenewal {
 			l.held.starved = true
 			l.ttl = max(l.ttl, w.ttl)
 			if st := l.st; st.sessionShort(w.ttl, now) {
@@ -25,14 +26,14 @@ func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
 			}
 			t.renew(l, now, out)
 		}
-		if v != admitNow {
+		if verdict != admitNow {
 			break
 		}
 		if t.dismissIfOverLimit(w, now, out) {
 			continue
 		}
 		if !fresh {
-			t.countHandoff(l, w)
+			t.countHandoff(l)
 		}
 		t.grant(l, w, now, fresh, out)
 	}
@@ -40,7 +41,7 @@ func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
 		return
 	}
 	l.confirmReleaser(out)
-	if l.isLock() { // else the semaphore may have more permits
+	if l.isLock() { // a semaphore may have another permit for a try
 		t.refuseTries(l, protocol.Busy, -1, now, out)
 	}
 }
@@ -56,7 +57,7 @@ func (t *Table) dismissIfOverLimit(w *waiter, now int64, out *Effects) bool {
 }
 
 // countHandoff counts a grant that needed no request to the store.
-func (t *Table) countHandoff(l *Lease, w *waiter) {
+func (t *Table) countHandoff(l *Lease) {
 	s := t.statsOf(l.ns)
 	s.Handoffs++
 	if l.idleUntil() != 0 {
@@ -76,15 +77,15 @@ const (
 	admitNow
 )
 
-// admits says whether w may hold l now. fresh is true if the lease has just come from the store.
+// admits says whether w may hold l now. fresh is true if the store has just granted the lease.
 func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 	st := l.st
 	switch {
-	case l.moved(): // this lease is given up first
+	case l.moved(): // a reload has routed the key elsewhere: this lease is released first
 		return admitNo
 	case !l.fits(w), !fresh && !t.mayHandoff(l, now):
 		return admitNo
-	// A handoff that cannot give a third of the TTL renews first.
+	// A handoff has to give the next holder a third of its TTL. Otherwise the renewal comes first.
 	case st.sessionShort(w.ttl, now), st.renews() && !fresh && l.held.until-now < w.ttl/3:
 		return admitAfterRenewal
 	case l.held.handoff < maxHandoff || t.sharesFence(l, w.mode):
@@ -108,8 +109,8 @@ func (l *Lease) fits(w *waiter) bool {
 }
 
 // mayHandoff reports whether a handoff to another local owner is allowed. While another host waits,
-// only MaxHandoffs of them are, for up to MaxHandoffTime, counted from when this host learned of
-// it.
+// up to MaxHandoffs handoffs are allowed, for up to MaxHandoffTime. Both count from when this host
+// learned that the key is contended.
 func (t *Table) mayHandoff(l *Lease, now int64) bool {
 	if tenure := l.ns.Tenure; tenure > 0 && now-l.held.since >= int64(tenure) {
 		return false
@@ -122,10 +123,11 @@ func (t *Table) mayHandoff(l *Lease, now int64) bool {
 	return r.handoffs < l.ns.MaxHandoffs && now-r.contendedAt < longest
 }
 
-// handoffTrips are the round trips to the store that handoffs may go on for, however
-// short their time: to change hosts takes some.
+// handoffTrips is a lower bound of the time for handoffs, in round trips to the store. A change of
+// hosts takes several round trips, so a shorter time would not pay for it.
 const handoffTrips = 5
 
+// setContended records that another host waits for l. The limits on handoffs count from then.
 func (t *Table) setContended(l *Lease, now int64) {
 	if l.held.contended {
 		return
@@ -136,6 +138,7 @@ func (t *Table) setContended(l *Lease, now int64) {
 	r.contendedAt, r.handoffs = now, 0
 }
 
+// grant makes a hold of l for w, and answers w. fresh is as in serveQueue.
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
 	if l.nHolds == 0 {
 		t.countReuse(l, now)
@@ -143,7 +146,8 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	}
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
-		// A hold of another store, which had the same base, may have that fence.
+		// While a semaphore moves to another store, a permit of the earlier store can have the same
+		// base, and so a hold with that fence.
 		for p := l.permit(); p != nil && p.of.byFence[l.held.fence] != nil; {
 			t.nextFence(l)
 		}
@@ -151,7 +155,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	h := t.freeHolds.get()
 	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.held.fence, count: 1, mode: w.mode,
 		since: now}
-	t.counted(h, w)
+	t.countGrant(h, w)
 	if out.Audit {
 		out.notice(NoticeAcquired, h, now-w.since)
 	}
@@ -166,7 +170,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	l.nHolds++
 	t.holds.add(h)
 	t.indexOwner(l, h)
-	t.belongs(h)
+	t.addToSession(h)
 	re := w.req
 	w.hadToWait = w.hadToWait && now > w.since
 	t.dropWaiter(w)
@@ -176,8 +180,8 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	t.reenterWaits(h, now, out)
 }
 
-// setEnd sets the ends of h, which is granted to w: its own end if it is fixed, and the end of
-// the longest hold that the namespace allows.
+// setEnd sets the ends of h, which is being granted to w: its own end if w asked for a fixed hold,
+// and the end of the longest hold that the namespace allows.
 func (h *hold) setEnd(w *waiter, fresh bool) {
 	l := h.l
 	if w.fixed {
@@ -198,14 +202,14 @@ func (h *hold) setEnd(w *waiter, fresh bool) {
 	}
 }
 
-// sharesFence reports whether a new hold gets the fence of the present phase. Readers that join
-// readers do.
+// sharesFence reports whether a new hold in mode m gets the present fence of l, because it belongs
+// to a reader that joins readers.
 func (t *Table) sharesFence(l *Lease, m Mode) bool {
 	return m == Shared && l.nHolds > 0 && l.held.fence != 0
 }
 
-// nextFence begins a phase of holding: an exclusive holder's, or that of the
-// readers who hold together.
+// nextFence gives l the next fence: for one exclusive holder, or for readers that hold together.
+// After many fences of one base, it has a new base fetched.
 func (t *Table) nextFence(l *Lease) {
 	l.held.handoff++
 	if l.held.handoff >= handoffRebase && l.st.Rebase {

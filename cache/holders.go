@@ -13,7 +13,7 @@ func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (
 	}
 	for _, l := range of.claims() {
 		for h := range l.holds.all() {
-			if s := t.shown(h); s.Until > now {
+			if s := t.describeHold(h); s.Until > now {
 				if all++; len(held) < limit {
 					held = append(held, s)
 				}

@@ -7,15 +7,16 @@ import "github.com/locksidecar/locksidecar/protocol"
 // A hold ends in one of these ways. All of them lead to dropHold, which removes the hold from every
 // list and count; freeHold then makes its memory available.
 //
-//	end      the hold is released, or its session has ended
+//	end      the owner releases the hold, or the owner's session has ended
 //	endLate  the owner gives the hold up after the stated validity: it counts as lost
 //	lose     the hold is lost, and its owner is told, unless it was forced before
 //	force    the hold is lost, but keeps the key closed until the stated validity is over
 //
-// The functions whose names begin with count keep the statistics: counted for a grant, uncounted
-// for any end, countEnd for a release and countLost for a loss.
+// The functions whose names begin with count keep the statistics. countRelease and countLost call
+// countEnd.
 
-// find returns the owner's hold, nil when there is none.
+// find returns the owner's hold; nil if there is none. A hold that was ended by force does not
+// count.
 func (l *Lease) find(s *Session, owner uint64) *hold {
 	if r := l.optional; r != nil && r.byOwner != nil {
 		return r.byOwner[ownerKey{s, owner}]
@@ -31,8 +32,9 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 // indexFrom is the number of holds from which a lease keeps an index of their owners.
 const indexFrom = 12
 
-// belongs adds h to the holds of its session and of its semaphore, and to their counts.
-func (t *Table) belongs(h *hold) {
+// addToSession adds h to the holds of its session and of its semaphore, if it has one, and to the
+// counts of the session, the user and the namespace.
+func (t *Table) addToSession(h *hold) {
 	l, s := h.l, h.s
 	if p := l.permit(); p != nil {
 		p.of.byFence[h.fence] = h
@@ -48,6 +50,7 @@ func (t *Table) freeHold(h *hold) {
 	t.freeHolds.put(h)
 }
 
+// indexOwner adds h to the index of owners. It makes the index when l has got many holds.
 func (t *Table) indexOwner(l *Lease, h *hold) {
 	if l.nHolds <= indexFrom && (l.optional == nil || l.optional.byOwner == nil) {
 		return
@@ -70,7 +73,8 @@ func (l *Lease) unindexOwner(h *hold) {
 	if r == nil || r.byOwner == nil {
 		return
 	}
-	if k := (ownerKey{h.s, h.owner}); r.byOwner[k] == h { // else of one that has come after it
+	// If h was forced, its owner may have a later hold, which stays in the index.
+	if k := (ownerKey{h.s, h.owner}); r.byOwner[k] == h {
 		delete(r.byOwner, k)
 	}
 	if l.nHolds == 0 {
@@ -78,8 +82,8 @@ func (l *Lease) unindexOwner(h *hold) {
 	}
 }
 
-// counted adds a grant to the statistics.
-func (t *Table) counted(h *hold, w *waiter) {
+// countGrant adds a grant to the statistics.
+func (t *Table) countGrant(h *hold, w *waiter) {
 	h.class = h.l.ns.Class
 	s := t.statsOf(h.l.ns)
 	s.Acquires[protocol.OK]++
@@ -90,21 +94,22 @@ func (t *Table) counted(h *hold, w *waiter) {
 	}
 }
 
-// uncounted adds the end of h to the statistics.
-func (t *Table) uncounted(h *hold, now int64) *Stats {
+// countEnd adds the end of h, of any kind, to the statistics. It returns them.
+func (t *Table) countEnd(h *hold, now int64) *Stats {
 	s := t.stats[h.class]
 	s.Holds--
 	s.Hold.Observe(now - h.since)
 	return s
 }
 
-// end removes h, which is not lost, except by force. The caller has to call advance afterwards.
+// end removes h, which is not lost unless it was lost by force. The caller has to call advance
+// afterwards.
 func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	if h.forced {
 		t.dropHold(h)
 		return
 	}
-	t.countEnd(h, why, now, out)
+	t.countRelease(h, why, now, out)
 	if l := h.l; l.nHolds == 1 && l.state == stateHeld &&
 		(why == CauseRelease || why == CauseSession) {
 		t.keepLast(h, now)
@@ -112,13 +117,14 @@ func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	t.dropHold(h)
 }
 
-func (t *Table) countEnd(h *hold, why Cause, now int64, out *Effects) {
-	t.uncounted(h, now).Releases[why]++
+func (t *Table) countRelease(h *hold, why Cause, now int64, out *Effects) {
+	t.countEnd(h, now).Releases[why]++
 	if out.Audit {
 		out.notice(NoticeReleased, h, now-h.since).Cause = why
 	}
 }
 
+// dropHold removes h from every list and count except the statistics.
 func (t *Table) dropHold(h *hold) {
 	l, s := h.l, h.s
 	l.holds.remove(h)
@@ -127,7 +133,9 @@ func (t *Table) dropHold(h *hold) {
 	if p := l.permit(); p != nil {
 		delete(p.of.byFence, h.fence)
 	}
-	l.held.fence = 0 // who joins readers from here on gets a new one: nobody is given a fence twice
+	// A reader that joins later gets a new fence, because the owner of h may join again, and no
+	// owner gets the same fence twice.
+	l.held.fence = 0
 	if l.nHolds == 0 {
 		l.minEnd = Forever
 	}
@@ -143,7 +151,7 @@ func (t *Table) dropHold(h *hold) {
 		x.survey = x.holds.next(h)
 	}
 	x.holds.remove(h)
-	t.mark(s)
+	t.markShard(s)
 	t.freeHold(h)
 }
 
@@ -159,10 +167,10 @@ func (t *Table) lose(h *hold, why protocol.Reason, now int64, out *Effects) {
 // because its owner requested that end.
 func (t *Table) countLost(h *hold, why protocol.Reason, now int64, out *Effects) {
 	if why == protocol.LostFixed {
-		t.countEnd(h, CauseFixedEnd, now, out)
+		t.countRelease(h, CauseFixedEnd, now, out)
 		return
 	}
-	t.uncounted(h, now).Lost[why]++
+	t.countEnd(h, now).Lost[why]++
 	out.notice(NoticeLost, h, now-h.since).Reason = why
 }
 
@@ -172,7 +180,8 @@ func (t *Table) tellLost(h *hold, why protocol.Reason, now int64, out *Effects) 
 		Key: h.l.key, Owner: h.owner, Fence: h.fence, Reason: why})
 }
 
-// expire ends what is past its time: the lease, or fixed holds of it.
+// expire ends the lease with all its holds if its deadline has passed, or else the holds that have
+// reached their own ends.
 func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	if l.state == stateHeld && now >= t.deadline(l) {
 		if !l.forcedOnly() {

@@ -4,7 +4,7 @@ import "github.com/locksidecar/locksidecar/protocol"
 
 // Inspections.
 
-func (t *Table) peekedAnswered(l *Lease, r *Result, out *Effects) {
+func (t *Table) peekAnswered(l *Lease, r *Result, out *Effects) {
 	m := Message{Kind: MsgInspected, Left: -1, Waiters: l.queue().n}
 	switch r.Status {
 	case Busy, Granted:
@@ -34,8 +34,8 @@ func (l *Lease) answerPeeks(m Message, out *Effects) {
 	l.optional.peeks = nil
 }
 
-// peeks reports whether inspections wait for the state of l.
-func (l *Lease) peeks() bool { return l.optional != nil && len(l.optional.peeks) > 0 }
+// hasPeeks reports whether inspections wait for the state of l.
+func (l *Lease) hasPeeks() bool { return l.optional != nil && len(l.optional.peeks) > 0 }
 
 // failPeeks answers the inspections of a key that nobody holds on this host, while its store is
 // down.

@@ -18,12 +18,12 @@ type Use struct {
 
 // Errors that name the limit that was reached.
 var (
-	errSessionHolds = errors.New("this session holds as many locks as it may")
-	errSessionWaits = errors.New("this session waits for as many answers as it may")
-	errUserHolds    = errors.New("this user's sessions hold as many locks as they may")
-	errUserWaits    = errors.New("this user's sessions wait for as many answers as they may")
-	errSpaceHolds   = errors.New("as many locks are held in this namespace as may be")
-	errSpaceWaits   = errors.New("as many acquires wait in this namespace as may")
+	errSessionHolds   = errors.New("this session holds as many locks as it may")
+	errSessionWaits   = errors.New("this session waits for as many answers as it may")
+	errUserHolds      = errors.New("this user's sessions hold as many locks as they may")
+	errUserWaits      = errors.New("this user's sessions wait for as many answers as they may")
+	errNamespaceHolds = errors.New("as many locks are held in this namespace as may be")
+	errNamespaceWaits = errors.New("as many acquires wait in this namespace as may")
 )
 
 func (u *Use) holds() bool { return u != nil && over(&u.Holds, &u.MaxHolds) }
@@ -67,7 +67,7 @@ func (t *Table) mayHold(s *Session, ns *Namespace) error {
 	case s.User.holds():
 		return errUserHolds
 	case ns.Use.holds():
-		return errSpaceHolds
+		return errNamespaceHolds
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (t *Table) mayWait(s *Session, ns *Namespace) error {
 	case s.User.waits():
 		return errUserWaits
 	case ns.Use.waits():
-		return errSpaceWaits
+		return errNamespaceWaits
 	}
 	return t.mayAsk(s)
 }

@@ -48,10 +48,10 @@ func (t *Table) grantsDegraded(l *Lease, now int64) bool {
 		now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
-// handoffDegraded grants holds to waiters without the store. When the store is back, the table
+// serveQueueDegraded grants holds to waiters without the store. When the store is back, the table
 // resolves the lease or queue entry that the store may have under this host's token. Then it
 // acquires the lease for the holders.
-func (t *Table) handoffDegraded(l *Lease, now int64, out *Effects) {
+func (t *Table) serveQueueDegraded(l *Lease, now int64, out *Effects) {
 	from := l.queue()
 	for w := from.front(); w != nil; w = from.front() {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
@@ -60,7 +60,7 @@ func (t *Table) handoffDegraded(l *Lease, now int64, out *Effects) {
 		if t.dismissIfOverLimit(w, now, out) {
 			continue
 		}
-		l.restating(now, w.ttl)
+		l.extendDegraded(now, w.ttl)
 		t.grant(l, w, now, false, out)
 	}
 	if l.nHolds > 0 {
@@ -68,9 +68,9 @@ func (t *Table) handoffDegraded(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// restating is called before a validity is stated to the holders of l. Holds that this host has
-// granted alone are valid for ttl from now on.
-func (l *Lease) restating(now, ttl int64) {
+// extendDegraded is called before a validity is stated to the holders of l. It makes holds that
+// this host has granted alone valid for ttl from now on.
+func (l *Lease) extendDegraded(now, ttl int64) {
 	if l.state != stateHeld {
 		r := l.withOptional()
 		r.degradedUntil = max(r.degradedUntil, now+ttl)

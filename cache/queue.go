@@ -46,14 +46,14 @@ type waiter struct {
 // served first come, first served.
 //
 // Other code asks for the front, for the waits of one owner, for the waiters that are tries, or
-// whether a new request would have to wait. The order of the embedded list is that of service.
-// Whether the front may hold the key now is decided elsewhere: see admits.
+// whether a new request would have to wait. The embedded list has the order of service. admits, in
+// grant.go, decides whether the front may hold the key now.
 type waitQueue struct {
 	list[waiter, waitsInQueue]
 	n       int32
 	tries   int32              // waiters that are tries
 	writers int32              // waiters for an exclusive hold
-	byOwner map[ownerKey]int32 // how many waits an owner has, once the queue is long
+	byOwner map[ownerKey]int32 // number of waits of each owner; nil while the queue is short
 }
 
 func (q *waitQueue) empty() bool { return q.first == nil }
@@ -132,7 +132,7 @@ func (q *waitQueue) count(w *waiter, n int32) {
 	}
 }
 
-// indexOwner counts w among its owner's waits, once the queue is long.
+// indexOwner counts w among its owner's waits. It makes the index when the queue has become long.
 func (q *waitQueue) indexOwner(w *waiter) {
 	switch {
 	case q.byOwner != nil:
@@ -179,7 +179,8 @@ func (w *waiter) code(c *Coder) {
 	}
 }
 
-// enqueue queues q, or refuses it if its session has ended.
+// enqueue makes a waiter of q and puts it into the queue of l's key. It refuses q if its session has
+// ended.
 func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	w := t.freeWaits.get()
 	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
@@ -195,7 +196,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	}
 }
 
-// addWaiter adds w to the queue of its key, and counts it.
+// addWaiter adds w to the queue of its key, to its session and to the table, and counts it.
 func (t *Table) addWaiter(w *waiter) {
 	l := w.l
 	if w.deadline != Forever {
@@ -209,7 +210,7 @@ func (t *Table) addWaiter(w *waiter) {
 	t.statsOf(l.ns).Waiters++
 	t.waits.add(w)
 	s.index[t.cfg.Shard].waits.insert(w, nil)
-	t.mark(s)
+	t.markShard(s)
 }
 
 // shortenWait ends the wait of w at deadline, if it would end later.
@@ -224,8 +225,9 @@ func (t *Table) shortenWait(w *waiter, deadline int64) {
 	t.timers.Push(timer{at: deadline, w: w})
 }
 
-// mark updates the bit of this shard in s.Shards.
-func (t *Table) mark(s *Session) {
+// markShard sets the bit of this shard in s.Shards if the shard has holds or waiters of s, and
+// clears it otherwise.
+func (t *Table) markShard(s *Session) {
 	x := &s.index[t.cfg.Shard]
 	bit := uint64(1) << t.cfg.Shard
 	if x.holds.first != nil || x.waits.first != nil {
@@ -237,6 +239,7 @@ func (t *Table) mark(s *Session) {
 	}
 }
 
+// dropWaiter undoes addWaiter, and makes the memory of w available. The caller has answered w.
 func (t *Table) dropWaiter(w *waiter) {
 	l, s := w.l, w.req.Session
 	if w.timerIdx != 0 {
@@ -252,7 +255,7 @@ func (t *Table) dropWaiter(w *waiter) {
 		c.Contended++
 	}
 	s.index[t.cfg.Shard].waits.remove(w)
-	t.mark(s)
+	t.markShard(s)
 	*w = waiter{}
 	t.freeWaits.put(w)
 }

@@ -13,16 +13,16 @@ type Release struct {
 	Key   []byte
 	Owner uint64
 	Fence uint64
-	All   bool
-	Async bool // answer before the store has confirmed
-	Cause Cause
+	All   bool  // end the hold, whatever its count
+	Async bool  // answer before the store has confirmed
+	Cause Cause // CauseRelease, or CauseGivenBack
 }
 
 // Release carries out q. It answers at once if the lease stays with this host, and otherwise when
 // the store has confirmed the release.
 func (t *Table) Release(q *Release, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
-	if h == nil {
+	if h == nil { // theHold has answered q
 		t.acknowledged(q, now, out)
 		return
 	}
@@ -35,7 +35,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		t.end(h, q.Cause, now, out)
 	}
 	if l.nHolds == 0 {
-		t.handoff(l, now, false, out) // before the answer: the next one waits longer
+		t.serveQueue(l, now, false, out) // before the answer, because the next holder has waited
 	}
 	if q.Async || l.nHolds > 0 || l.held.starved || l.state != stateHeld {
 		out.released(q.Re, 0)
@@ -45,7 +45,8 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// failReleaser answers the request that waits for the release of l, if there is one.
+// failReleaser answers the request that waits for the release of l, if there is one: the store has
+// not confirmed the release.
 func (t *Table) failReleaser(l *Lease, c protocol.Code, err error, out *Effects) {
 	if l.releaser.Session != nil {
 		out.fail(l.releaser, c, err)
@@ -67,7 +68,7 @@ func (e *Effects) released(re Request, count uint32) {
 }
 
 // theHold returns the hold that a request names by key, owner and fence. If there is none, it
-// answers not-held.
+// answers the request with not-held.
 func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64,
 	out *Effects) (*Lease, *hold) {
 	l := t.locks[string(key)].lease()
@@ -108,11 +109,11 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 	}
 	if h.mode == Exclusive {
 		h.mode, l.heldMode = Shared, Shared
-		l.held.fence = 0 // readers who join begin a phase: their fence is larger
+		l.held.fence = 0 // readers that join get a larger fence
 		l.held.downgrade = l.state == stateHeld && l.mode == Exclusive
 	}
-	l.restating(now, l.ttl)
-	t.sayGranted(h, q.Re, out)
+	l.extendDegraded(now, l.ttl)
+	t.answerGranted(h, q.Re, out)
 	t.advance(l, now, out)
 }
 
@@ -129,8 +130,9 @@ func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Ef
 	out.Messages = append(out.Messages, Message{Kind: MsgCanceled, Re: re, Count: found})
 }
 
-// CancelVia withdraws the waiting acquire whose InternalReply is reply.
-func (t *Table) CancelVia(s *Session, reply any, now int64, out *Effects) {
+// CancelInternal withdraws the waiting acquire whose InternalReply is reply. The acquire is
+// answered.
+func (t *Table) CancelInternal(s *Session, reply any, now int64, out *Effects) {
 	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.InternalReply == reply })
 }
 
@@ -152,8 +154,8 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 // lease ends slightly later.
 const statedGrain = int64(time.Millisecond)
 
-// endLate ends h, which its owner gives up, as lost if the validity stated to the owner is over. It
-// returns false, and does nothing, if h can still be released.
+// endLate is called when the owner of h gives h up. If the validity stated to the owner is over,
+// endLate ends h as lost. It returns false, and does nothing, if h can still be released.
 func (t *Table) endLate(h *hold, now int64, out *Effects) bool {
 	over := now + statedGrain
 	if h.forced || t.valid(h) > over {

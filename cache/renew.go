@@ -24,9 +24,9 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 		ttl = l.ttl
 	}
 	if !l.st.renews() || l.state != stateHeld {
-		l.restating(now, ttl)
+		l.extendDegraded(now, ttl)
 		t.extendHold(h, ttl, now+ttl)
-		t.sayGranted(h, q.Re, out)
+		t.answerGranted(h, q.Re, out)
 		t.advance(l, now, out)
 		return
 	}
@@ -88,11 +88,11 @@ func (t *Table) track(l *Lease, out *Effects) {
 	}
 	if !l.tracked {
 		l.tracked = true
-		t.keep(l, false, out)
+		t.scheduleRenewal(l, false, out)
 	}
 }
 
-func (t *Table) keep(l *Lease, failed bool, out *Effects) {
+func (t *Table) scheduleRenewal(l *Lease, failed bool, out *Effects) {
 	out.Tracks = append(out.Tracks, Track{Lease: l, Token: l.token, Until: l.held.until, TTL: l.ttl,
 		Failed: failed, Store: l.st.ID})
 }
@@ -122,7 +122,7 @@ func (t *Table) RenewDue(l *Lease, token uint64, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.renew(l, now, out)
 	if l.state == stateHeld && l.held.renewGen == 0 && l.tracked {
-		t.keep(l, true, out)
+		t.scheduleRenewal(l, true, out)
 		return
 	}
 	t.advance(l, now, out)
@@ -136,8 +136,8 @@ func (t *Table) extend(l *Lease, op *Op, sent int64) {
 	}
 }
 
-// renewedAnswered takes in the answer to a renewal, if it is still about the lease that is held.
-func (t *Table) renewedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+// renewalAnswered takes in the answer to a renewal, if it is still about the lease that is held.
+func (t *Table) renewalAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
@@ -185,7 +185,7 @@ func (t *Table) renewedAnswered(l *Lease, op *Op, r *Result, sent, now int64, ou
 
 func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
 	if l.tracked && l.state == stateHeld {
-		t.keep(l, failed, out)
+		t.scheduleRenewal(l, failed, out)
 	}
 }
 
@@ -207,7 +207,7 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 			rest = append(rest, x)
 		default:
 			t.extendHold(h, x.ttl, min(now+x.ttl, l.held.until))
-			t.sayGranted(h, x.req, out)
+			t.answerGranted(h, x.req, out)
 		}
 	}
 	clear(r.extends[len(rest):])

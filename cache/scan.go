@@ -51,13 +51,13 @@ func (t *Table) ScanHolds(found []Held, prefix string, room, limit int) (
 		h := t.holds.at
 		t.holds.step()
 		if strings.HasPrefix(h.l.key, prefix) {
-			found = append(found, t.shown(h))
+			found = append(found, t.describeHold(h))
 		}
 	}
 	return found, looked, t.holds.at != nil
 }
 
-func (t *Table) shown(h *hold) Held {
+func (t *Table) describeHold(h *hold) Held {
 	l := h.l
 	return Held{Key: l.key, Mode: h.mode, Session: h.s, Owner: h.owner, Fence: h.fence,
 		Class: h.class, Since: h.since, Until: t.valid(h), TTL: t.lifetime(l), Waiters: l.queue().n,
@@ -71,14 +71,14 @@ func (t *Table) ScanWaiters(found []Waiting, prefix string, room, limit int) (
 		w := t.waits.at
 		t.waits.step()
 		if strings.HasPrefix(w.l.key, prefix) {
-			found = append(found, t.shownWaiter(w))
+			found = append(found, t.describeWaiter(w))
 		}
 	}
 	return found, looked, t.waits.at != nil
 }
 
-// shownWaiter describes w.
-func (t *Table) shownWaiter(w *waiter) Waiting {
+// describeWaiter describes w.
+func (t *Table) describeWaiter(w *waiter) Waiting {
 	l, q := w.l, w.l.queue()
 	n := q.place(w, t.places[l], t.waits.back)
 	if q.n > 1 {

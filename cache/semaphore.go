@@ -200,7 +200,7 @@ func (t *Table) inspectSemaphore(re Request, ns *Namespace, key []byte, now int6
 
 // peekSemaphore answers the inspections of sem, or asks the store on their behalf.
 func (t *Table) peekSemaphore(sem *semaphore, now int64, out *Effects) {
-	if !sem.peeks() || sem.op != 0 {
+	if !sem.hasPeeks() || sem.op != 0 {
 		return
 	}
 	m := Message{Kind: MsgInspected, Held: 1, Mode: Permit, Waiters: sem.waits.n, Left: -1}

@@ -333,8 +333,8 @@ func (m *snapshotCoder) last(l *Lease) {
 
 // held counts a hold that was read, except in the totals that its grant has raised for good.
 func (m *snapshotCoder) held(h *hold) {
-	m.t.belongs(h)
-	m.t.mark(h.s)
+	m.t.addToSession(h)
+	m.t.markShard(h.s)
 	if h.forced {
 		m.t.forced++
 	} else {

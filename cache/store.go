@@ -12,7 +12,8 @@ import (
 // ErrBase means that a store has returned a fence base that cannot be used.
 var ErrBase = errors.New("fence base out of range")
 
-// Result takes in the store's answer to op. The request was sent at sent.
+// Result takes in the store's answer to op, which was sent at sent. An answer that the lease no
+// longer waits for only updates what the table knows of the store.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l, st := op.Ref, t.stores[op.Store]
 	if op.For != nil {
@@ -24,7 +25,7 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	if op.Kind == OpRenew {
 		if l.held.renewGen == op.Gen {
 			l.held.renewGen = 0
-			t.renewedAnswered(l, op, r, sent, now, out)
+			t.renewalAnswered(l, op, r, sent, now, out)
 			t.advance(l, now, out)
 		}
 		return
@@ -35,20 +36,20 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l.op, l.opGen = 0, 0
 	switch op.Kind {
 	case OpTry, OpJoin:
-		t.askedAnswered(l, op, r, sent, now, out)
+		t.acquireAnswered(l, op, r, sent, now, out)
 	case OpRelease, OpWithdraw:
-		t.releasedAnswered(l, op, r, now, out)
+		t.releaseAnswered(l, op, r, now, out)
 	case OpDowngrade:
-		t.downgradedAnswered(l, op, r, sent, now, out)
+		t.downgradeAnswered(l, op, r, sent, now, out)
 	case OpPeek:
-		t.peekedAnswered(l, r, out)
+		t.peekAnswered(l, r, out)
 	}
 	t.advance(l, now, out)
 }
 
-// askedAnswered takes in the answer to an acquire. Without a clear answer, the token may be at the
-// store: the acquire is repeated under it, or the token withdrawn.
-func (t *Table) askedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+// acquireAnswered takes in the answer to an acquire. Without a clear answer, the store may have the
+// token: then the acquire is repeated under the same token, or the token is withdrawn.
+func (t *Table) acquireAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	switch r.Status {
 	case Granted:
 		t.noteSuccess(l)
@@ -91,14 +92,16 @@ func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *
 		until = LeaseDeadline(sent, int64(op.TTL))
 	}
 	late, weak := now >= min(until, l.st.session), l.heldMode == Exclusive && l.mode == Shared
-	if l.nHolds > 0 && (late || weak) { // it does not serve the degraded holds
+	// Holds that this host has granted alone in an outage now need this lease. It must still be
+	// valid, and exclusive if they are.
+	if l.nHolds > 0 && (late || weak) {
 		t.giveBack(l, now, out)
 		return
 	}
 	hints := l.asked.early
 	t.enter(l, stateHeld)
 	l.held = heldFields{base: r.Base, handoff: -1, since: now, until: until}
-	// In an outage, this host may have granted the key to readers meanwhile.
+	// In an outage, this host may have granted the key to readers in the meantime.
 	l.held.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive
 	l.retryAt = 0
 	if l.nHolds == 0 {
@@ -106,7 +109,7 @@ func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *
 	}
 	t.noteOtherHosts(l, r, hints, now)
 	if now < t.deadline(l) {
-		t.handoff(l, now, true, out)
+		t.serveQueue(l, now, true, out)
 	}
 }
 
@@ -149,9 +152,9 @@ func (t *Table) leaseQueued(l *Lease, r *Result, now int64, out *Effects) {
 	}
 }
 
-// releasedAnswered takes in the answer to a release or a withdrawal, and answers the client that
+// releaseAnswered takes in the answer to a release or a withdrawal, and answers the client that
 // waits for it. After any answer but a failure, the store has nothing of the token any more.
-func (t *Table) releasedAnswered(l *Lease, op *Op, r *Result, now int64, out *Effects) {
+func (t *Table) releaseAnswered(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	re := l.releaser
 	l.releaser = Request{}
 	code := protocol.Unknown
@@ -189,14 +192,14 @@ func (t *Table) releasedAnswered(l *Lease, op *Op, r *Result, now int64, out *Ef
 	}
 }
 
-// downgradedAnswered takes in the answer to a downgrade, if it is still about the lease that is
+// downgradeAnswered takes in the answer to a downgrade, if it is still about the lease that is
 // held.
-func (t *Table) downgradedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+func (t *Table) downgradeAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
 	if t.expire(l, now, out); l.state != stateHeld {
-		return // as in renewedAnswered
+		return // as in renewalAnswered
 	}
 	switch r.Status {
 	case Done:

@@ -49,7 +49,7 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, limit int, now int6
 			continue
 		}
 		l, ttl := h.l, t.lifetime(h.l)
-		l.restating(now, ttl)
+		l.extendDegraded(now, ttl)
 		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
 	}
 	return limit

@@ -61,20 +61,6 @@ func (t *Table) Held() (n int) {
 	return n
 }
 
-// state is the state of a lease at the store.
-type state uint8
-
-const (
-	stateNone state = iota // the store has nothing of this host's
-	// stateAsked: a token has been sent; it may hold the lease or queue at the store.
-	stateAsked
-	stateHeld      // granted
-	stateReleasing // the release is pending: the store has not confirmed it
-	// stateClosed: the lease is lost; the key stays closed until endsAt, when its holders' validity
-	// ends.
-	stateClosed
-)
-
 // early records the hints that have overtaken the answer to the op in flight. Their meaning is
 // known only with that answer.
 type early uint8
@@ -111,7 +97,7 @@ type leaseState struct {
 	opGen   uint64 // of the op in the main lane; 0 for none
 	op      OpKind
 	mode    Mode // of the lease, or of what was asked
-	tracked bool // the renewer knows it
+	tracked bool // the renewer has been told to renew it
 	dropped bool // the table no longer has it
 	// orphan, at a pair: the session is lost, so the rest of the lease ends with its TTL, if any.
 	orphan bool
@@ -235,8 +221,9 @@ func (l *Lease) withOptional() *optionalFields {
 // Key returns the key.
 func (l *Lease) Key() string { return l.key }
 
-// lock returns the lock of a key after it has applied ns to it; nil when the table has none.
-func (t *Table) lock(key []byte, ns *Namespace) *Lease {
+// findLease returns the lease of the lock of a key after it has applied ns to it; nil when there
+// is none.
+func (t *Table) findLease(key []byte, ns *Namespace) *Lease {
 	return t.withPolicy(t.locks[string(key)].lease(), ns)
 }
 
@@ -250,7 +237,7 @@ func (t *Table) withPolicy(l *Lease, ns *Namespace) *Lease {
 
 // lease returns the lease of the lock of a key, which it makes if there is none.
 func (t *Table) lease(key []byte, ns *Namespace) *Lease {
-	if l := t.lock(key, ns); l != nil {
+	if l := t.findLease(key, ns); l != nil {
 		return l
 	}
 	k := t.freeLocks.get()

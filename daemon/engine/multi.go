@@ -236,7 +236,7 @@ func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 		over := m.over
 		m.mu.Unlock()
 		if over { // since the last check; the cancel may have found nothing to withdraw
-			sh.table.CancelVia(m.s.core, m, now, &sh.out)
+			sh.table.CancelInternal(m.s.core, m, now, &sh.out)
 		}
 	})
 }
@@ -434,7 +434,7 @@ func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool 
 	}
 	e := s.engine
 	sh := e.lock(i)
-	sh.table.CancelVia(s.core, m, now, &sh.out)
+	sh.table.CancelInternal(s.core, m, now, &sh.out)
 	e.carryOutAndUnlock(sh, now, a)
 	return true
 }
