@@ -51,7 +51,7 @@ func (s *section) inside(c *client.Client, a client.AcquireArgs) {
 	some := s.rnd.IntN(5) == 0
 	switch {
 	case a.Mode == protocol.Permit:
-		if some { // another owner of the worker
+		if some { // one more permit
 			a.Wait = 200 * time.Millisecond
 			_ = s.enter(c, a)
 		}

@@ -11,9 +11,9 @@ import (
 
 const (
 	chunkSize = 16 << 10
-	// slice is how long a throttled write may take at a time.
+	// slice is the maximum time for one throttled write.
 	slice = 20 * time.Millisecond
-	// fine is the end of a wait that is left to a nap, which nothing ends early.
+	// fine is the last part of a wait. It is left to a nap, which nothing ends early.
 	fine = 2 * time.Millisecond
 )
 
@@ -25,9 +25,9 @@ type conn struct {
 	cancel context.CancelFunc
 
 	mu     sync.Mutex
-	server net.Conn // guarded by mu; nil until it is dialled
-	torn   bool     // guarded by mu: bytes were lost, it can never go on
-	reset  bool     // guarded by mu: end it with a reset
+	server net.Conn // guarded by mu; nil until it is dialed
+	torn   bool     // guarded by mu: bytes were lost, so the connection can never continue
+	reset  bool     // guarded by mu: it ends with a reset
 }
 
 func newConn(p *Proxy, client net.Conn) *conn {
@@ -35,7 +35,7 @@ func newConn(p *Proxy, client net.Conn) *conn {
 	return &conn{p: p, client: client, ctx: ctx, cancel: cancel}
 }
 
-// run carries the connection from its beginning to its end.
+// run serves the connection from its beginning to its end.
 func (c *conn) run() {
 	defer c.end()
 	var wg sync.WaitGroup
@@ -63,7 +63,7 @@ func (c *conn) run() {
 	wg.Go(func() { ends <- c.write(server, ToServer, up) })
 	wg.Go(func() { ends <- c.write(c.client, ToClient, down) })
 	for range 2 {
-		if !<-ends { // not an orderly end of file
+		if !<-ends { // not a regular end of file
 			break
 		}
 	}
@@ -77,8 +77,8 @@ func (p *Proxy) swallows(d Dir) bool {
 	return p.lines[d.index()].void
 }
 
-// tear marks that bytes were lost, and says whether the line still swallows: if
-// not, whoever healed it may have missed the mark.
+// tear records that bytes were lost. It reports whether the line still loses bytes: if not, Heal
+// may have missed the record.
 func (c *conn) tear(d Dir) bool {
 	c.mu.Lock()
 	c.torn = true
@@ -86,7 +86,7 @@ func (c *conn) tear(d Dir) bool {
 	return c.p.swallows(d)
 }
 
-// close ends the connection; its goroutines follow by themselves.
+// close ends the connection. Its goroutines end after that by themselves.
 func (c *conn) close(reset bool) {
 	c.mu.Lock()
 	c.reset = c.reset || reset
@@ -94,7 +94,7 @@ func (c *conn) close(reset bool) {
 	c.shut()
 }
 
-// shut closes both sides, which ends whoever reads or writes them.
+// shut closes both sides, which ends the goroutines that read or write them.
 func (c *conn) shut() {
 	c.cancel()
 	c.mu.Lock()
@@ -117,7 +117,7 @@ func (c *conn) end() {
 	c.p.mu.Unlock()
 }
 
-// read takes in one direction.
+// read receives the bytes of one direction.
 func (c *conn) read(from net.Conn, d Dir, q *queue) {
 	buf := make([]byte, chunkSize)
 	for {
@@ -135,9 +135,9 @@ func (c *conn) read(from net.Conn, d Dir, q *queue) {
 	}
 }
 
-// write lets one direction leave, and says whether it ended with the end of file.
+// write sends the bytes of one direction, and reports whether they ended with the end of file.
 func (c *conn) write(to net.Conn, d Dir, q *queue) bool {
-	var free time.Time // when a throttled line takes more
+	var free time.Time // when a throttled line accepts more bytes
 	n := newNap()
 	defer n.close()
 	for {
@@ -180,8 +180,8 @@ func (c *conn) write(to net.Conn, d Dir, q *queue) bool {
 	}
 }
 
-// admit waits until the line takes something that is due at due, and returns the
-// line's state then; false when the connection ends first.
+// admit waits until the line accepts bytes that are due at due, and returns the state of the line
+// then. It returns false if the connection ends first.
 func (c *conn) admit(d Dir, due time.Time, free *time.Time, n nap) (line, bool) {
 	for {
 		c.p.mu.Lock()
@@ -195,7 +195,7 @@ func (c *conn) admit(d Dir, due time.Time, free *time.Time, n nap) (line, bool) 
 		if !l.stall && wait <= 0 {
 			return l, c.ctx.Err() == nil
 		}
-		var timer <-chan time.Time // none while stalled: only a change can help
+		var timer <-chan time.Time // nil while the line is stalled, when only a change can end the wait
 		if !l.stall {
 			if wait <= fine {
 				n.sleep(wait)

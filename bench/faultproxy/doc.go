@@ -1,15 +1,14 @@
-// Package faultproxy stands between a client and a server in tests, on TCP or on
-// Unix sockets, and does to their connections what networks do: delay, throttle,
-// stall one way, swallow, cut, refuse. Every fault is switched while connections
-// stand, and takes effect on them at once, or with the bytes that are due within two
-// milliseconds.
+// Package faultproxy is a proxy between a client and a server in tests, on TCP or on Unix sockets.
+// It does to their connections what networks do: it delays, throttles, stalls, drops or refuses,
+// also in one direction only. A fault can be switched on and off at any time. It affects open
+// connections at once, or with the bytes that are due within two milliseconds.
 //
-// Bytes are delayed as on a long line: each leaves its delay after it came,
-// however many are on the way. Their order stays. Delays are kept to a tenth of a
-// millisecond or so on Linux, to one elsewhere.
+// Bytes are delayed as on a long line: each leaves one delay after it arrived, however many are on
+// the way. Their order stays the same. Delays are accurate to about a tenth of a millisecond on
+// Linux, and to one elsewhere.
 //
-// A Proxy owns an accepting goroutine and, for each connection, one that dials
-// and four that carry bytes. Close ends them all and waits for them.
+// A Proxy owns one goroutine that accepts, and for each connection one that dials and four that
+// carry bytes. Close ends them all and waits for them.
 //
-// Lock order: Proxy.mu alone; nothing blocks under it.
+// Lock order: Proxy.mu is never held with another mutex. Nothing blocks while it is held.
 package faultproxy

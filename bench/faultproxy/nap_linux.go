@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nap is a timer of the kernel's. Go's own are rounded up to a millisecond where
-// nothing else goes on.
+// nap is a timer of the kernel. Go rounds its own timers up to a millisecond when nothing else
+// runs.
 type nap struct {
 	fd int
-	f  *os.File // nil: there is none, and sleep does with Go's
+	f  *os.File // nil if there is none; then sleep uses Go's timers
 }
 
 func newNap() nap {
@@ -22,7 +22,7 @@ func newNap() nap {
 	return nap{fd, os.NewFile(uintptr(fd), "timerfd")}
 }
 
-// sleep blocks for d, which is more than nothing.
+// sleep blocks for d, which must be positive.
 func (n nap) sleep(d time.Duration) {
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(d))}
 	if n.f == nil || unix.TimerfdSettime(n.fd, 0, &spec, nil) != nil {

@@ -4,7 +4,7 @@ package faultproxy
 
 import "time"
 
-// nap is finer than Go's timers on Linux only.
+// nap is finer than Go's timers only on Linux.
 type nap struct{}
 
 func newNap() nap { return nap{} }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Dir is a direction, or both.
+// Dir is one direction, or both.
 type Dir uint8
 
 // The directions.
@@ -20,16 +20,15 @@ const (
 
 func (d Dir) index() int { return int(d) - 1 }
 
-// line is what is wrong with one direction.
+// line is the state of one direction.
 type line struct {
 	delay time.Duration
-	rate  int  // bytes a second; 0 is no limit
+	rate  int  // bytes per second; 0 for no limit
 	stall bool // nothing leaves, nothing is lost
 	void  bool // everything that leaves is lost
 }
 
-// Proxy forwards connections to one server. Its methods may be called by many
-// goroutines at once.
+// Proxy forwards connections to one server. Its methods may be called concurrently.
 type Proxy struct {
 	network, addr, target string
 	wg                    sync.WaitGroup
@@ -44,10 +43,10 @@ type Proxy struct {
 	closed   bool           // guarded by mu
 }
 
-// TCP starts a proxy to target ("host:port") on a free port of the loopback.
+// TCP starts a proxy to target ("host:port") on a free port of the loopback interface.
 func TCP(target string) (*Proxy, error) { return TCPOn("127.0.0.1", target) }
 
-// TCPOn is TCP on another of this machine's addresses.
+// TCPOn is like TCP, on another address of this machine.
 func TCPOn(host, target string) (*Proxy, error) {
 	return start("tcp", net.JoinHostPort(host, "0"), target)
 }
@@ -73,14 +72,15 @@ func (p *Proxy) listenLocked() error {
 		return fmt.Errorf("listen: %w", err)
 	}
 	if u, ok := l.(*net.UnixListener); ok {
-		u.SetUnlinkOnClose(false) // a socket without a listener refuses; without a file it is not found
+		// a socket without a listener refuses connections, while a missing file is not found
+		u.SetUnlinkOnClose(false)
 	}
 	p.l = l
 	p.wg.Go(func() { p.accept(l) })
 	return nil
 }
 
-// Addr returns where clients connect to: "host:port", or the socket's path.
+// Addr returns the address for clients: "host:port", or the path of the socket.
 func (p *Proxy) Addr() string { return p.addr }
 
 func (p *Proxy) accept(l net.Listener) {
@@ -103,7 +103,7 @@ func (p *Proxy) accept(l net.Listener) {
 	}
 }
 
-// set changes the lines of the directions and wakes who waits on them.
+// set changes the lines of the directions, and wakes the goroutines that wait for a change.
 func (p *Proxy) set(d Dir, change func(*line)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -116,21 +116,20 @@ func (p *Proxy) set(d Dir, change func(*line)) {
 	p.changed = make(chan struct{})
 }
 
-// Delay lets each byte leave d after it came. What is on the way already keeps
-// the delay that it came with.
+// Delay lets each byte leave d after it arrived. Bytes that are on the way already keep their
+// earlier delay.
 func (p *Proxy) Delay(dir Dir, d time.Duration) { p.set(dir, func(l *line) { l.delay = d }) }
 
-// Throttle lets at most bytes leave a second, on each connection; 0 is no limit.
+// Throttle limits the bytes per second of each connection. 0 means no limit.
 func (p *Proxy) Throttle(dir Dir, bytes int) { p.set(dir, func(l *line) { l.rate = bytes }) }
 
-// Stall stops a direction, or lets it go on: the half-open connection. Nothing is
-// lost, an end of file waits too, and the sender notices when some megabytes are
-// on the way and no sooner.
+// Stall stops a direction, or lets it continue, as for a half-open connection. Nothing is lost, and
+// an end of file waits, too. The sender notices only when some megabytes are on the way.
 func (p *Proxy) Stall(dir Dir, on bool) { p.set(dir, func(l *line) { l.stall = on }) }
 
-// BlackHole swallows what a direction carries, ends of file too. A new
-// connection is accepted and, when it could not say anything to the server, not
-// made there. Turned off it cuts the connections that have lost something.
+// BlackHole drops everything in a direction, including ends of file. A new connection is accepted.
+// If it could not send anything to the server, it is not made there. When BlackHole is switched
+// off, it cuts the connections that have lost something.
 func (p *Proxy) BlackHole(dir Dir, on bool) {
 	p.set(dir, func(l *line) { l.void = on })
 	if on {
@@ -146,7 +145,7 @@ func (p *Proxy) BlackHole(dir Dir, on bool) {
 	}
 }
 
-// Refuse refuses new connections, or accepts them again; those that stand stay.
+// Refuse refuses new connections, or accepts them again. Open connections stay.
 func (p *Proxy) Refuse(on bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,10 +164,10 @@ func (p *Proxy) Refuse(on bool) error {
 	return nil
 }
 
-// Cut closes every connection that stands, on both sides, and returns how many.
+// Cut closes every open connection on both sides, and returns their number.
 func (p *Proxy) Cut() int { return p.cut(false) }
 
-// Reset is Cut, and TCP peers see a reset instead of an end of file.
+// Reset is like Cut, but TCP peers see a reset instead of an end of file.
 func (p *Proxy) Reset() int { return p.cut(true) }
 
 func (p *Proxy) cut(reset bool) int {
@@ -189,29 +188,28 @@ func (p *Proxy) all() []*conn {
 	return all
 }
 
-// Heal ends every fault: no delay, no limit, nothing stalled, swallowed or
-// refused.
+// Heal ends every fault.
 func (p *Proxy) Heal() error {
 	p.set(Both, func(l *line) { *l = line{void: l.void} })
 	p.BlackHole(Both, false)
 	return p.Refuse(false)
 }
 
-// Conns returns how many connections stand.
+// Conns returns the number of open connections.
 func (p *Proxy) Conns() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.conns)
 }
 
-// Accepted returns how many connections were ever accepted.
+// Accepted returns the number of connections that were accepted so far.
 func (p *Proxy) Accepted() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.accepted
 }
 
-// Passed returns how many bytes have left in a direction, or in both.
+// Passed returns the number of bytes that have left in a direction, or in both.
 func (p *Proxy) Passed(dir Dir) (n int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

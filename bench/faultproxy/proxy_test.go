@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bound = 30 * time.Second
 
-// each runs a test on both kinds of socket, against a server that the test
-// plays: serve gives its end of the connection of each dial.
+// each runs a test on both kinds of socket. The test is the server: dial returns both ends of a new
+// connection.
 func each(t *testing.T, f func(t *testing.T, p *Proxy, dial func() (client, server net.Conn))) {
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {
@@ -83,7 +83,7 @@ func expect(t *testing.T, c net.Conn, want string) {
 	}
 }
 
-// ended expects the end of c, and nothing before it.
+// ended expects the end of c, and no bytes before it.
 func ended(t *testing.T, c net.Conn) {
 	t.Helper()
 	n, err := c.Read(make([]byte, 1))
@@ -92,7 +92,7 @@ func ended(t *testing.T, c net.Conn) {
 	}
 }
 
-// silent expects that nothing comes.
+// silent expects that no bytes arrive.
 func silent(t *testing.T, c net.Conn) {
 	t.Helper()
 	c.SetReadDeadline(time.Now().Add(30 * time.Millisecond))
@@ -137,7 +137,8 @@ func TestDelayIsALineNotAQueue(t *testing.T) {
 		begin := time.Now()
 		for range n {
 			send(t, c, "x")
-			time.Sleep(time.Millisecond / 2) // spreads them over reads; nothing depends on it
+			// spreads the bytes over several reads; the result does not depend on it
+			time.Sleep(time.Millisecond / 2)
 		}
 		for range n {
 			expect(t, s, "x")
@@ -213,7 +214,7 @@ func TestStallIsHalfOpen(t *testing.T) {
 		send(t, c, "ask")
 		expect(t, s, "ask")
 		send(t, s, "answer")
-		s.Close() // the end waits too
+		s.Close() // the end of file waits, too
 		silent(t, c)
 		p.Stall(ToClient, false)
 		expect(t, c, "answer")

@@ -6,22 +6,22 @@ import (
 	"time"
 )
 
-// maxOnTheWay bounds the bytes of one direction between its two ends.
+// maxOnTheWay bounds the bytes that are on the way in one direction.
 const maxOnTheWay = 4 << 20
 
-// chunk is what was read at once; no bytes are the end of file.
+// chunk has the bytes of one read. A chunk without bytes is the end of file.
 type chunk struct {
 	b   []byte
 	due time.Time
 }
 
-// cost counts the memory of small chunks too.
+// cost returns the size of the chunk, including its own memory, which matters for small chunks.
 func (c chunk) cost() int { return len(c.b) + 64 }
 
-// queue is what is on the way in one direction, first in, first out. It has one
-// reader and one writer.
+// queue has the chunks that are on the way in one direction, first in, first out. It has one reader
+// and one writer.
 type queue struct {
-	more, room chan struct{} // told that something was put in, that something was taken
+	more, room chan struct{} // signal that a chunk was put in, and that one was taken
 
 	mu   sync.Mutex
 	line []chunk // guarded by mu
@@ -39,7 +39,7 @@ func tell(c chan struct{}) {
 	}
 }
 
-// put blocks while the queue is full; false when ctx ends first.
+// put blocks while the queue is full. It returns false if ctx ends first.
 func (q *queue) put(ctx context.Context, c chunk) bool {
 	for {
 		q.mu.Lock()
@@ -59,7 +59,7 @@ func (q *queue) put(ctx context.Context, c chunk) bool {
 	}
 }
 
-// take blocks while the queue is empty; false when ctx ends first.
+// take blocks while the queue is empty. It returns false if ctx ends first.
 func (q *queue) take(ctx context.Context) (chunk, bool) {
 	for {
 		q.mu.Lock()

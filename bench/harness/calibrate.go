@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PingPong measures a round trip between two threads over a socket pair, in about
-// a tenth of a second: mostly what it costs to wake another CPU, which is what
-// varies from minute to minute on a virtual machine.
+// PingPong measures a round trip between two threads over a socket pair. It takes about a tenth of
+// a second. The time is mostly the cost of waking another CPU, which varies from minute to minute
+// on a virtual machine.
 func PingPong() (time.Duration, error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {

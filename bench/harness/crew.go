@@ -9,14 +9,13 @@ import (
 	"time"
 )
 
-// Crew is a fleet's workers that stay when it has been measured, and run the next
-// one: where programs take long to start and to warm up. It is for one goroutine.
+// Crew is a set of workers that can run several fleets one after the other. It is for programs that
+// take long to start and to warm up. Only one goroutine may use it.
 type Crew struct {
 	workers []*worker
 }
 
-// Run has the crew run f; its processes are started with the first. After an error
-// there is no crew any more.
+// Run makes the crew run f. The first call starts the processes. After an error the crew has ended.
 func (c *Crew) Run(f Fleet) (*Outcome, error) {
 	out, err := c.run(f)
 	if err != nil {
@@ -34,7 +33,7 @@ func (c *Crew) run(f Fleet) (*Outcome, error) {
 	if err := c.order(f); err != nil {
 		return nil, err
 	}
-	// makes Decode fail
+	// This makes Decode fail.
 	late := time.AfterFunc(f.Warm+f.Window+max(f.StartUp, patience)+patience, func() {
 		for _, w := range c.workers {
 			w.cmd.Process.Kill()
@@ -69,7 +68,7 @@ func (c *Crew) run(f Fleet) (*Outcome, error) {
 	return out, nil
 }
 
-// order tells each worker what to run, and starts those that are not there.
+// order sends each worker its specification, and starts missing workers.
 func (c *Crew) order(f Fleet) error {
 	args, err := json.Marshal(f.Args)
 	if err != nil {
@@ -98,7 +97,7 @@ func (c *Crew) Stop() {
 	c.workers = nil
 }
 
-// PIDs are the workers' process ids.
+// PIDs returns the process ids of the workers.
 func (c *Crew) PIDs() (pids []int) {
 	for _, w := range c.workers {
 		pids = append(pids, w.PID())
@@ -106,12 +105,13 @@ func (c *Crew) PIDs() (pids []int) {
 	return pids
 }
 
-// Connections is how many TCP connections the processes have to the port of addr.
+// Connections returns how many TCP connections the processes have to the port of addr.
 func Connections(addr string, pids ...int) (n int) {
 	_, port, _ := strings.Cut(addr, ":")
 	number, _ := strconv.Atoi(port)
 	sockets := map[string]bool{}
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} { // Java's are in the second
+	// the second table has Java's connections
+	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 		b, _ := os.ReadFile(table)
 		for line := range strings.Lines(string(b)) {
 			f := strings.Fields(line) // sl local remote st … inode

@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// Etcd is a private etcd of one member. It waits for the disk before it answers, as
-// it does unless told otherwise.
+// Etcd is a private etcd of one member. As in etcd's default settings, it waits for the disk before
+// it answers.
 type Etcd struct {
 	*Process
 	Addr    string // "127.0.0.1:port"
 	Version string
 }
 
-// BuildEtcd compiles the etcd of the tests' nested module, in the source directory
-// root, to the program out. It takes minutes the first time.
+// BuildEtcd compiles the etcd of the tests' nested module, in the source directory root, to the
+// program out. The first time, that takes minutes.
 func BuildEtcd(ctx context.Context, root, out string) error {
 	return Build(ctx, filepath.Join(root, "upstream", "testserver", "etcdserver"), ".",
 		out, "-trimpath")
 }
 
-// StartEtcd starts the program bin, on free ports of the loopback, with dir for its
-// data.
+// StartEtcd starts the program bin on free ports of the loopback interface. Its data is in dir.
 func StartEtcd(bin, dir string) (*Etcd, error) {
 	client, err := freeAddr()
 	if err != nil {
@@ -45,7 +44,7 @@ func StartEtcd(bin, dir string) (*Etcd, error) {
 		"--listen-client-urls", "http://"+client, "--advertise-client-urls", "http://"+client,
 		"--listen-peer-urls", "http://"+peer, "--initial-advertise-peer-urls", "http://"+peer,
 		"--initial-cluster", "default=http://"+peer,
-		"--quota-backend-bytes", "8589934592") // a long run's revisions
+		"--quota-backend-bytes", "8589934592") // room for the revisions of a long run
 	if err != nil {
 		return nil, err
 	}

@@ -10,28 +10,29 @@ import (
 
 // Fleet is a number of workers that run one load together.
 type Fleet struct {
-	Program string // what to run as a worker; "" is this program
-	// ProgramArgs are for a program that is not in Go.
+	Program string // the program of the workers; "" for this program
+	// ProgramArgs are the first arguments of a program that is not written in Go.
 	ProgramArgs []string
 	Midway      func() // called in the middle of the window; may be nil
 	Load        string
-	Args        any // of the load, as JSON
+	Args        any // arguments of the load, encoded as JSON
 	Procs       int // at least 1
 	Warm        time.Duration
 	Window      time.Duration
 	Watch       Watch
-	StartUp     time.Duration // how long workers may take until they are ready; some patience when 0
+	StartUp     time.Duration // maximum time until workers are ready; 0 for patience
 }
 
-// Watch is the processes and counters to be looked at during the window.
+// Watch names the processes and counters to observe during the window.
 type Watch struct {
-	Server int      // a process whose CPU is counted: daemon, echo server; 0 is none
-	Beside []int    // more of the kind
-	Redis  []*Redis // whose counters are read, together
-	Stores []int    // processes of other stores, whose CPU is counted together
+	// a process whose CPU time is measured, such as the daemon or the echo server; 0 for none
+	Server int
+	Beside []int    // more processes of this kind
+	Redis  []*Redis // the servers whose counters are read and added up
+	Stores []int    // processes of other stores, whose CPU times are added up
 }
 
-// Outcome is what a fleet has measured, all workers together.
+// Outcome is the result of a fleet, for all workers together.
 type Outcome struct {
 	tally
 	PerCaller  []uint64
@@ -40,26 +41,27 @@ type Outcome struct {
 	ServerCPU  time.Duration
 	RedisCPU   time.Duration
 	RedisCalls float64
-	// RedisScripts is how many of RedisCalls were scripts; what these call is counted too.
+	// RedisScripts is how many of RedisCalls were scripts. The commands that scripts call are counted
+	// in RedisCalls, too.
 	RedisScripts float64
 	StoreCPU     time.Duration
-	PingPong     time.Duration // of the machine, just before
+	PingPong     time.Duration // of the machine, just before the window
 	Idle         float64       // percent of the machine's time in the window
 	Steal        float64
-	busy         time.Duration // of all the machine's processes in the window
-	machine      time.Duration // that there was, over all cores
+	busy         time.Duration // used by all processes of the machine in the window
+	machine      time.Duration // available in the window, over all cores
 }
 
-// Run starts the workers, waits until all are ready, and measures. It blocks for
-// Warm + Window and a little more.
+// Run starts the workers, waits until all are ready, and measures. It blocks for slightly longer
+// than Warm + Window.
 func (f Fleet) Run() (*Outcome, error) {
 	var c Crew
 	defer c.Stop()
 	return c.Run(f)
 }
 
-// UntilDone runs something, and again some times while nothing was done in it and nothing was
-// wrong, or until ctx ends.
+// UntilDone calls run. If run has done nothing, and without an error, UntilDone calls it a few
+// times more, or until ctx ends.
 func UntilDone(ctx context.Context, run func() (*Outcome, error)) (*Outcome, error) {
 	const patience = 40
 	o, err := run()
@@ -70,7 +72,7 @@ func UntilDone(ctx context.Context, run func() (*Outcome, error)) (*Outcome, err
 	return o, err
 }
 
-// observe reads the servers' counters at the edges of the window.
+// observe reads the servers' counters at the beginning and the end of the window.
 func (f Fleet) observe(start time.Time, out *Outcome) error {
 	time.Sleep(time.Until(start))
 	return f.Watch.during(out, func() error {
@@ -83,8 +85,8 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 	})
 }
 
-// During reads the counters around what do does in this process: where no fleet is at work. The
-// caller adds what it has counted.
+// During reads the counters before and after a call of do in this process, for work without a
+// fleet. The caller adds its own counts.
 func (w *Watch) During(do func() error) (*Outcome, error) {
 	out := &Outcome{}
 	var err error
@@ -146,7 +148,7 @@ func together(pids []int) (sum time.Duration) {
 	return sum
 }
 
-// worker is one process of a fleet, seen from its parent.
+// worker is one process of a fleet, as its parent sees it.
 type worker struct {
 	*Process
 	in  *json.Decoder
@@ -181,8 +183,8 @@ func (w *worker) failed(what string, err error) error {
 	return fmt.Errorf("worker did not %s: %w\n%s", what, err, w.Said())
 }
 
-// Others returns the share of the machine, in percent, that programs outside the
-// benchmark have used.
+// Others returns the share of the machine, in percent, that other programs than the benchmark have
+// used.
 func (o *Outcome) Others() float64 {
 	if o.machine == 0 {
 		return 0
@@ -190,7 +192,7 @@ func (o *Outcome) Others() float64 {
 	return 100 * max(0, float64(o.busy-o.ClientCPU-o.ServerCPU-o.RedisCPU-o.StoreCPU)) / float64(o.machine)
 }
 
-// Rate returns operations a second.
+// Rate returns the number of operations per second.
 func (o *Outcome) Rate() float64 { return float64(o.Hist.N()) / o.Window.Seconds() }
 
 const othersColumn = "others_pct"
@@ -225,7 +227,7 @@ func (o *Outcome) Metrics() Metrics {
 	return m
 }
 
-// Jain is Jain's index of fairness: 1 when all got the same.
+// Jain returns Jain's fairness index, which is 1 when all shares are equal.
 func Jain(ns []uint64) float64 {
 	var sum, squares float64
 	for _, n := range ns {

@@ -100,7 +100,7 @@ func TestProcOfOurselves(t *testing.T) {
 		t.Skip("no /proc here")
 	}
 	before := CPU(os.Getpid())
-	for CPU(os.Getpid()) == before { // burns time until it is counted
+	for CPU(os.Getpid()) == before { // uses CPU time until the kernel has counted it
 	}
 	if rss := RSS(os.Getpid()); rss < 1<<20 || rss > 1<<36 {
 		t.Errorf("%d bytes resident", rss)

@@ -11,8 +11,8 @@ const (
 	histBuckets = 40 << histBits
 )
 
-// Hist is a log-linear histogram of durations, up to some hours. It is for one
-// goroutine; merge those of many.
+// Hist is a log-linear histogram of durations of up to some hours. Only one goroutine may use it.
+// Merge combines the histograms of several goroutines.
 type Hist struct {
 	count [histBuckets]uint64
 	n     uint64
@@ -24,7 +24,7 @@ func bucketOf(v uint64) int {
 	return min(e<<histBits+int(v>>e), histBuckets-1)
 }
 
-// highest is the largest value of bucket b.
+// highest returns the largest value in bucket b.
 func highest(b int) uint64 {
 	if b < 2<<histBits {
 		return uint64(b)
@@ -40,13 +40,13 @@ func (h *Hist) Add(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// N returns how many durations were counted.
+// N returns the number of counted durations.
 func (h *Hist) N() uint64 { return h.n }
 
-// Max returns the longest.
+// Max returns the longest duration.
 func (h *Hist) Max() time.Duration { return h.max }
 
-// Quantile returns the duration that a share q of all does not exceed.
+// Quantile returns the duration that is not exceeded by the share q of all durations.
 func (h *Hist) Quantile(q float64) time.Duration {
 	want := max(1, uint64(q*float64(h.n)+0.5))
 	var seen uint64
@@ -58,7 +58,7 @@ func (h *Hist) Quantile(q float64) time.Duration {
 	return h.max
 }
 
-// Merge adds what o has counted.
+// Merge adds the durations in o.
 func (h *Hist) Merge(o *Hist) {
 	for b, c := range o.count {
 		h.count[b] += c
@@ -72,7 +72,7 @@ type histJSON struct {
 	Max    time.Duration
 }
 
-// MarshalJSON writes the buckets that are not empty.
+// MarshalJSON encodes the buckets that are not empty.
 func (h *Hist) MarshalJSON() ([]byte, error) {
 	j := histJSON{map[int]uint64{}, h.max}
 	for b, c := range h.count {
@@ -83,7 +83,7 @@ func (h *Hist) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON reads what MarshalJSON wrote.
+// UnmarshalJSON decodes the result of MarshalJSON.
 func (h *Hist) UnmarshalJSON(p []byte) error {
 	var j histJSON
 	if err := json.Unmarshal(p, &j); err != nil {

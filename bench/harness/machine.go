@@ -8,22 +8,22 @@ import (
 	"strings"
 )
 
-// Machine says where something was measured, as far as it matters for reading it.
+// Machine describes where something was measured, as far as a reader needs to know it.
 type Machine struct {
 	CPU      string
 	Cores    int
 	Memory   string
 	OS       string
 	Go       string
-	Redis    string // empty when none was used, as with all stores
+	Redis    string // empty if no Redis was used; the same is true of the other stores
 	Etcd     string
 	Maria    string
 	Postgres string
-	Commit   string // of the source, "+" when it has changes
+	Commit   string // of the source, with "+" if it has changes
 	Load     string // load average before the run
 }
 
-// DescribeMachine looks at this machine, and at the source in dir.
+// DescribeMachine describes this machine, and the source in dir.
 func DescribeMachine(dir string) Machine {
 	m := Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH,
 		Go: runtime.Version(), CPU: "unknown"}

@@ -10,21 +10,21 @@ import (
 	"time"
 )
 
-// MariaDB is a private MariaDB server with an empty database, locks. Its user root
-// may do everything, without a password, from this machine.
+// MariaDB is a private MariaDB server with an empty database named locks. Its user root may do
+// everything from this machine, without a password.
 type MariaDB struct {
 	*Process
 	Addr    string // "127.0.0.1:port"
 	Version string
 }
 
-// StartMariaDB makes a server in dir, which need not be there, and starts it on a
-// free port of the loopback with args appended to those that keep it private. It
-// takes some seconds.
+// StartMariaDB creates a server in dir, which need not exist, and starts it on a free port of the
+// loopback interface. args are appended to the arguments that keep the server private. It takes
+// some seconds.
 func StartMariaDB(dir string, args ...string) (*MariaDB, error) {
 	bin, err := exec.LookPath("mariadbd")
 	if err != nil {
-		bin = "/usr/sbin/mariadbd" // where Debian has it, and not everybody's PATH goes
+		bin = "/usr/sbin/mariadbd" // Debian's path, which is not always in PATH
 	}
 	said, err := exec.Command(bin, "--version").Output()
 	if err != nil {
@@ -64,7 +64,7 @@ func StartMariaDB(dir string, args ...string) (*MariaDB, error) {
 	return &MariaDB{p, addr, version}, p.await(func() error { return greeted(addr) })
 }
 
-// greeted says whether a server that speaks first does so.
+// greeted returns nil if the server at addr has sent its greeting.
 func greeted(addr string) error {
 	c, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Plot is a picture of a scene's rows, for report and results: how much each did, as bars
-// from zero with the range of the rounds as whiskers, and how long that took, as points on a
-// logarithmic scale. Medians of the rounds.
+// Plot is a picture of a scene's rows for the report. It shows the rate of each row as a bar from
+// zero, with the range of the rounds as a whisker. It shows times as points on a logarithmic scale.
+// All values are medians of the rounds.
 type Plot struct {
 	Scene, Title   string
-	Rate, RateName string   // the bars' column, and what it is
-	TimesName      string   // of the columns p50_us, p99_us, p999_us
-	Ours, Limits   []string // rows that look so
+	Rate, RateName string   // the column of the bars, and its name
+	TimesName      string   // the name of the columns p50_us, p99_us and p999_us
+	Ours, Limits   []string // rows in the style of this product, and of limits
 	Leave          []string `json:",omitempty"` // rows that are not drawn
 }
 
-// Draw has a picture written beside the tables. It shows the rows that the scene has in the end.
+// Draw adds a picture to the report. It shows the rows that the scene has in the end.
 func (r *Report) Draw(p Plot) { r.Plots = append(r.Plots, p) }
 
-// file is the picture's name.
+// file returns the picture's file name.
 func (p *Plot) file() string { return strings.ReplaceAll(p.Scene, " ", "-") + ".svg" }
 
 var quantileColumns = []string{"p50_us", "p99_us", "p999_us"}
@@ -53,20 +53,19 @@ func (r *Report) bars(p *Plot) (bars []bar) {
 	return bars
 }
 
-// Measures of a picture, in its units, which are pixels where nobody scales it.
+// Sizes in a picture, in its own units, which are pixels if the picture is not scaled.
 const (
 	plotWidth  = 880
 	plotTop    = 76
 	rowHeight  = 24
 	nameRight  = 198
 	rateLeft   = 208
-	rateRight  = 452 // numbers stand beyond it
+	rateRight  = 452 // numbers are to the right of it
 	timesLeft  = 560
 	timesRight = 856
 )
 
-// SVG returns the picture. It has a background of its own, light or dark as the reader
-// likes it.
+// SVG returns the picture. Its background is light or dark, according to the reader's settings.
 func (r *Report) SVG(p Plot) string {
 	bars := r.bars(&p)
 	bottom := plotTop + rowHeight*len(bars)
@@ -93,7 +92,7 @@ func (r *Report) SVG(p Plot) string {
 		escape(p.Title)) + c.String() + "</svg>\n"
 }
 
-// bar draws one row from y on.
+// bar draws one row at y.
 func (c *canvas) bar(b *bar, y int, rate, times scale) {
 	mid := float64(y) + rowHeight/2
 	c.text(nameRight, mid+4, "name "+b.class+"name", "end", b.name)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// svgHead begins a picture: width, height, both again, what it shows.
+// svgHead is the beginning of a picture. Its arguments are the width, the height, both again, and
+// the title.
 const svgHead = `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img">
 <title>%s</title>
 <style>
@@ -29,7 +30,7 @@ text{fill:#f0f6fc}.muted,.foot,.tick{fill:#9198a1}.number{stroke:#0d1117}.paper{
 <rect class="paper" width="100%%" height="100%%"/>
 `
 
-// canvas is the inside of a picture.
+// canvas is the content of a picture.
 type canvas struct{ strings.Builder }
 
 func escape(s string) string { return html.EscapeString(s) }
@@ -53,7 +54,7 @@ func (c *canvas) circle(x, y float64, class string) {
 	fmt.Fprintf(c, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\" class=\"%s\"/>\n", x, y, class)
 }
 
-// scale says where a value stands, and which are written at the axis.
+// scale maps values to positions, and has the values that the axis shows.
 type scale struct {
 	at    func(float64) float64
 	ticks []float64
@@ -68,7 +69,7 @@ func (c *canvas) axis(s scale, bottom int) {
 	}
 }
 
-// rateScale is linear, from zero to the most of all rows.
+// rateScale returns a linear scale, from zero to the maximum of all rows.
 func rateScale(bars []bar) scale {
 	most := 1.0
 	for _, b := range bars {
@@ -89,7 +90,7 @@ func rateScale(bars []bar) scale {
 	return s
 }
 
-// timesScale is logarithmic, of whole powers of ten, in microseconds.
+// timesScale returns a logarithmic scale in microseconds. Its ends are powers of ten.
 func timesScale(bars []bar) scale {
 	least, most := math.Inf(1), 0.0
 	for _, b := range bars {
@@ -123,7 +124,7 @@ func thousands(v float64) string {
 	return digits
 }
 
-// wrap breaks a text into lines of about so many letters.
+// wrap breaks a text into lines of about width characters.
 func wrap(s string, width int) (lines []string) {
 	for word := range strings.FieldsSeq(s) {
 		if n := len(lines); n > 0 && len(lines[n-1])+len(word) < width {

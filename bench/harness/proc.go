@@ -10,27 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RSS returns the resident memory of a process in bytes; 0 where there is no
-// /proc.
+// RSS returns the resident memory of a process in bytes. It returns 0 on systems without /proc.
 func RSS(pid int) int64 { return statusBytes(pid, "VmRSS:") }
 
-// PeakRSS returns the most that RSS has been.
+// PeakRSS returns the largest RSS so far.
 func PeakRSS(pid int) int64 { return statusBytes(pid, "VmHWM:") }
 
-// Descriptors returns how many files a process has open; 0 where there is no /proc.
+// Descriptors returns how many files a process has open. It returns 0 on systems without /proc.
 func Descriptors(pid int) int {
 	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	return len(fds)
 }
 
-// DescriptorLimit has this process, and those that it starts from now on, open as many files as
-// they may, want of them if that can be had, and returns how many that is.
+// DescriptorLimit raises the limit of open files for this process and its later children, if
+// possible to want. It returns the new limit.
 func DescriptorLimit(want int) (int, error) {
 	var l unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
 		return 0, err
 	}
-	if l.Max < uint64(want) { // root may, unless it is fenced in
+	if l.Max < uint64(want) { // root may raise it, unless root itself is restricted
 		more := unix.Rlimit{Cur: uint64(want), Max: uint64(want)}
 		if unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil {
 			return want, nil
@@ -54,7 +53,7 @@ func statusBytes(pid int, field string) int64 {
 	return 0
 }
 
-// machineTimes is the machine's CPU time so far.
+// machineTimes has the CPU time of the machine so far.
 type machineTimes struct{ total, idle, steal float64 }
 
 func readMachineTimes() (m machineTimes) {
@@ -74,7 +73,7 @@ func readMachineTimes() (m machineTimes) {
 	return m
 }
 
-// since returns the shares of time that were idle and stolen, in percent.
+// since returns the shares of the time that were idle and stolen, in percent.
 func (m machineTimes) since(o machineTimes) (idle, steal float64) {
 	t := m.total - o.total
 	if t <= 0 {
@@ -83,8 +82,7 @@ func (m machineTimes) since(o machineTimes) (idle, steal float64) {
 	return 100 * (m.idle - o.idle) / t, 100 * (m.steal - o.steal) / t
 }
 
-// time returns the CPU time that there was, over all cores, and how much of it
-// was used.
+// time returns the CPU time that was available over all cores, and the used part of it.
 func (m machineTimes) time(o machineTimes) (all, used time.Duration) {
 	const tick = time.Second / 100
 	all = time.Duration((m.total - o.total) * float64(tick))

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// patience is how long a process may take to come up or to end.
+// patience bounds how long a process may take to start or to end.
 const patience = 20 * time.Second
 
-// Process is a child: a server or a worker. It ends with this process.
+// Process is a child process: a server or a worker. It ends with this process.
 type Process struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
@@ -25,10 +25,10 @@ type Process struct {
 	said   tail
 	once   sync.Once
 	done   chan struct{} // closed when it has ended
-	err    error         // what it ended with; read after done
+	err    error         // how it ended; read after done
 }
 
-// tail keeps the last that a process has said.
+// tail keeps the last output of a process.
 type tail struct {
 	mu sync.Mutex
 	b  []byte
@@ -44,7 +44,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// StartProcess starts a server. What it prints is kept for Said.
+// StartProcess starts a server. Said returns its last output.
 func StartProcess(path string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	p := &Process{cmd: cmd}
@@ -52,8 +52,8 @@ func StartProcess(path string, args ...string) (*Process, error) {
 	return p, p.start()
 }
 
-// StartLogged starts a server with more in its environment, whose standard error goes to a file, as
-// that of a service does.
+// StartLogged starts a server with additional environment variables. Its standard error goes to a
+// file, as it does for a service.
 func StartLogged(log *os.File, env []string, path string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -62,8 +62,7 @@ func StartLogged(log *os.File, env []string, path string, args ...string) (*Proc
 	return p, p.start()
 }
 
-// startPiped starts a child that is spoken with over its standard input and
-// output.
+// startPiped starts a child that communicates over its standard input and output.
 func startPiped(path, env string, args ...string) (*Process, error) {
 	cmd := exec.Command(path, args...)
 	cmd.Env = append(os.Environ(), env)
@@ -73,7 +72,7 @@ func startPiped(path, env string, args ...string) (*Process, error) {
 	if p.stdin, err = cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
-	r, w, err := os.Pipe() // not StdoutPipe: Wait would close it before it is read
+	r, w, err := os.Pipe() // not StdoutPipe, because Wait would close that before it is read
 	if err != nil {
 		return nil, err
 	}
@@ -102,21 +101,21 @@ func (p *Process) start() error {
 	return nil
 }
 
-// PID returns its process id.
+// PID returns the process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Said returns the last that it has printed.
+// Said returns the last output of the process.
 func (p *Process) Said() string {
 	p.said.mu.Lock()
 	defer p.said.mu.Unlock()
 	return string(p.said.b)
 }
 
-// Stop asks the process to end, makes it end if it does not, and waits for it. The
-// error says that it had to be killed, or ended badly.
+// Stop asks the process to end, kills it if it does not, and waits for it. The error means that the
+// process had to be killed, or failed.
 func (p *Process) Stop() error {
 	p.once.Do(func() {
 		if p.stdin != nil {
@@ -137,7 +136,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// await calls ready until it succeeds, and gives up when the process ends.
+// await calls ready until it succeeds. It gives up when the process ends.
 func (p *Process) await(ready func() error) error {
 	for end := time.Now().Add(patience); ; {
 		err := ready()
@@ -156,7 +155,7 @@ func (p *Process) await(ready func() error) error {
 	}
 }
 
-// AwaitSocket blocks until somebody listens on the Unix socket path.
+// AwaitSocket blocks until a process listens on the Unix socket path.
 func (p *Process) AwaitSocket(path string) error {
 	return p.await(func() error {
 		c, err := net.Dial("unix", path)
@@ -167,8 +166,7 @@ func (p *Process) AwaitSocket(path string) error {
 	})
 }
 
-// StartServer starts this program as one of its bare servers, on a Unix socket at
-// path.
+// StartServer starts this program as one of its bare servers, on a Unix socket at path.
 func StartServer(name, path string) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -181,13 +179,13 @@ func StartServer(name, path string) (*Process, error) {
 	return p, p.AwaitSocket(path)
 }
 
-// Pause stops the process with SIGSTOP: its connections stay open.
+// Pause stops the process with SIGSTOP. Its connections stay open.
 func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 
-// Resume continues it.
+// Resume continues the process.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// freeAddr is an address of the loopback that nobody listens on.
+// freeAddr returns an address of the loopback interface that is not in use.
 func freeAddr() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -197,8 +195,8 @@ func freeAddr() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// Build compiles the package in module directory dir to the program out. flags are
-// the compiler's.
+// Build compiles the package pkg in the module directory dir to the program out. flags are flags of
+// the compiler.
 func Build(ctx context.Context, dir, pkg, out string, flags ...string) error {
 	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", out}, flags...),
 		pkg)...)

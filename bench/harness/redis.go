@@ -12,23 +12,23 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Redis is a private redis-server that keeps nothing.
+// Redis is a private redis-server that keeps nothing on disk.
 type Redis struct {
 	*Process
 	Addr   string // "127.0.0.1:port"
 	client *redis.Client
 }
 
-// RedisInfo is what a Redis has counted so far.
+// RedisInfo has the counters of a Redis.
 type RedisInfo struct {
 	CPU      time.Duration
-	Calls    float64 // commands, those inside scripts too; INFO's own not
-	Scripts  float64 // of them EVALSHA and EVAL
-	Renewals float64 // of them PEXPIRE
+	Calls    float64 // commands, including those inside scripts, except INFO
+	Scripts  float64 // the part of Calls that are EVALSHA and EVAL
+	Renewals float64 // the part of Calls that are PEXPIRE
 }
 
-// StartRedis starts a redis-server on a free port of the loopback, with dir as its
-// directory and args appended to those that keep it private.
+// StartRedis starts a redis-server on a free port of the loopback interface, with dir as its
+// directory. args are appended to the arguments that keep the server private.
 func StartRedis(dir string, args ...string) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
@@ -54,7 +54,7 @@ func StartRedis(dir string, args ...string) (*Redis, error) {
 	return r, nil
 }
 
-// Flush empties it.
+// Flush deletes all keys.
 func (r *Redis) Flush() error { return r.client.FlushAll(context.Background()).Err() }
 
 // Version returns the server's version.
@@ -92,7 +92,7 @@ func (r *Redis) Info() (in RedisInfo, err error) {
 	return in, nil
 }
 
-// Clients is how many connections it has, but for our own.
+// Clients returns the number of the server's connections, without the one of r.
 func (r *Redis) Clients() int {
 	list, err := r.client.ClientList(context.Background()).Result()
 	if err != nil {
@@ -111,7 +111,7 @@ func infoFields(s string) map[string]string {
 	return m
 }
 
-// Stop ends the server and the connection to it.
+// Stop ends the server, and the connection to it.
 func (r *Redis) Stop() error {
 	r.client.Close()
 	return r.Process.Stop()

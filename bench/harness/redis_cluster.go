@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// RedisCluster is a private Redis Cluster of masters alone.
+// RedisCluster is a private Redis Cluster that has only masters.
 type RedisCluster []*Redis
 
-// StartRedisCluster starts n masters with directories of their own in dir, the slots
-// shared out evenly, and returns when all agree that the cluster works.
+// StartRedisCluster starts n masters with directories of their own in dir, and assigns each the
+// same number of slots. It returns when all masters agree that the cluster works.
 func StartRedisCluster(dir string, n int) (c RedisCluster, err error) {
 	defer func() {
 		if err != nil {
@@ -64,7 +64,7 @@ func StartRedisCluster(dir string, n int) (c RedisCluster, err error) {
 	return c, nil
 }
 
-// joined says whether a node knows n and that all slots are served.
+// joined returns nil if a node knows n nodes, and all slots are served.
 func (r *Redis) joined(n int) error {
 	s, err := r.client.ClusterInfo(context.Background()).Result()
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Redis) joined(n int) error {
 	return nil
 }
 
-// URL names all nodes.
+// URL returns a URL that names all nodes.
 func (c RedisCluster) URL() string {
 	addrs := make([]string, len(c))
 	for i, r := range c {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Metrics is what one round of one row has measured, by column.
+// Metrics has the results of one round of one row, by column.
 type Metrics map[string]float64
 
-// Report is what a run of the benchmarks says.
+// Report has the results of a run of the benchmarks.
 type Report struct {
 	Machine Machine
 	Began   time.Time
@@ -22,27 +22,27 @@ type Report struct {
 	Rows    []*Row
 	Checks  []Check
 	Plots   []Plot   `json:",omitempty"`
-	Faults  []string // what is wrong whatever the speed: overlaps, errors
+	Faults  []string // faults that have nothing to do with speed, such as overlaps and errors
 	Notes   []string
 }
 
-// Row is one thing measured, once a round.
+// Row is one thing that is measured once per round.
 type Row struct {
 	Scene, Name string
 	Rounds      []Metrics
 }
 
-// Spread is a median and the range around it.
+// Spread is a median with its range.
 type Spread struct{ Median, Min, Max float64 }
 
-// Check compares a measured value with what was asked for.
+// Check compares a measured value with its target.
 type Check struct {
 	Name   string
 	Value  Spread
-	Rounds int     // 0: not measured
-	AtMost bool    // or at least
-	Target float64 // 0: none, it is there to be compared with
-	Goal   float64 `json:",omitempty"` // beyond the target; 0 is none
+	Rounds int     // 0 if it was not measured
+	AtMost bool    // the target is a maximum instead of a minimum
+	Target float64 // 0 if there is no target, and the value is only for comparison
+	Goal   float64 `json:",omitempty"` // a more ambitious target; 0 for none
 	OK     bool
 }
 
@@ -55,7 +55,7 @@ func spread(vs []float64) (s Spread) {
 	return Spread{(vs[(n-1)/2] + vs[n/2]) / 2, vs[0], vs[n-1]}
 }
 
-// Add takes in one round of a row.
+// Add adds one round of a row.
 func (r *Report) Add(scene, name string, m Metrics) {
 	row := r.row(scene, name)
 	if row == nil {
@@ -86,13 +86,13 @@ func (r *Report) Values(scene, name, column string) (vs []float64) {
 	return vs
 }
 
-// Ratio returns row a's column over row b's, each round by itself: what the
-// machine does to one it does to both.
+// Ratio returns row a's column divided by row b's, round by round. What the machine does to one row
+// in a round, it does to the other as well.
 func (r *Report) Ratio(scene, a, b, column string) []float64 {
 	return Quotients(r.Values(scene, a, column), r.Values(scene, b, column))
 }
 
-// Quotients divides round by round.
+// Quotients divides x by y, round by round.
 func Quotients(x, y []float64) (vs []float64) {
 	for i := range min(len(x), len(y)) {
 		if y[i] != 0 {
@@ -102,8 +102,8 @@ func Quotients(x, y []float64) (vs []float64) {
 	return vs
 }
 
-// Best returns for each round the best that any of the rows has in a column; better
-// picks of two.
+// Best returns, for each round, the best value that any of the rows has in a column. better selects
+// one of two values.
 func (r *Report) Best(scene string, rows []string, column string,
 	better func(a, b float64) float64) (best []float64) {
 	for _, name := range rows {
@@ -117,8 +117,8 @@ func (r *Report) Best(scene string, rows []string, column string,
 	return best
 }
 
-// AtLeast checks that the median of values reaches target. goal is what one would
-// like beyond it, 0 for nothing.
+// AtLeast checks that the median of values reaches target. goal is a more ambitious target, or 0
+// for none.
 func (r *Report) AtLeast(name string, values []float64, target, goal float64) {
 	s := spread(values)
 	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values),
@@ -126,7 +126,7 @@ func (r *Report) AtLeast(name string, values []float64, target, goal float64) {
 		OK: len(values) > 0 && s.Median >= target})
 }
 
-// AtMost checks that the median of values does not pass target.
+// AtMost checks that the median of values does not exceed target.
 func (r *Report) AtMost(name string, values []float64, target float64) {
 	s := spread(values)
 	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), AtMost: true,
@@ -134,28 +134,28 @@ func (r *Report) AtMost(name string, values []float64, target float64) {
 		OK:     len(values) > 0 && s.Median <= target})
 }
 
-// Limit shows what is possible beside what was asked for.
+// Limit shows what is possible, in comparison with the target.
 func (r *Report) Limit(name string, values []float64) {
 	r.Checks = append(r.Checks, Check{Name: name, Value: spread(values),
 		Rounds: len(values), OK: true})
 }
 
-// Fault says that something is wrong, whatever the speed.
+// Fault records something that is wrong, whatever the speed.
 func (r *Report) Fault(format string, a ...any) {
 	r.Faults = append(r.Faults, fmt.Sprintf(format, a...))
 }
 
-// Note says something that a reader should know.
+// Note records something that a reader should know.
 func (r *Report) Note(format string, a ...any) {
 	r.Notes = append(r.Notes,
 		fmt.Sprintf(format, a...))
 }
 
-// busyMachine is the share of the machine, in percent, above which others spoil
-// what is measured.
+// busyMachine is the share of the machine, in percent, above which other programs distort the
+// results.
 const busyMachine = 5
 
-// NoteOthers notes it when other programs were busy meanwhile.
+// NoteOthers adds a note if other programs were busy during the run.
 func (r *Report) NoteOthers() {
 	var all []float64
 	for _, row := range r.Rows {
@@ -184,7 +184,7 @@ func (r *Report) Save(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(r.Markdown()), 0o644)
 }
 
-// Markdown returns the report for people.
+// Markdown returns the report as text for people.
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Benchmarks\n\n%s, in %s.\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"),
@@ -241,12 +241,12 @@ func (c Check) markdown() string {
 		number(c.Value.Min), number(c.Value.Max), asked, goal, said)
 }
 
-// columns in the order of reading; others follow by name.
+// columns is the order in which columns are shown. Other columns follow by name.
 var columns = []string{"ops_s", "handoffs_s", "p50_us", "p99_us", "p999_us", "max_us",
 	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op",
 	"redis_calls_handoff", "store_conns", "jain"}
 
-// scene writes the table of one scene. The first column of it has its range too.
+// scene writes the table of one scene. Its first column also has a range.
 func (r *Report) scene(b *strings.Builder, scene string) {
 	var rows []*Row
 	seen := map[string]bool{}
@@ -307,7 +307,7 @@ func (r *Report) scene(b *strings.Builder, scene string) {
 
 func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
 
-// number prints three digits or more.
+// number formats v with at least three digits.
 func number(v float64) string {
 	switch a := max(v, -v); {
 	case a == 0:

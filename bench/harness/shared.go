@@ -10,21 +10,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shared is a page that all workers of a fleet map: who is inside a lock now, who
-// was last, and with which fence. It sees what no client is told.
+// Shared is a page that all workers of a fleet map. It has the contender inside the lock, the one
+// that was last inside, and its fence. So it detects faults that no client is told of.
 type Shared struct {
 	page                []byte
 	inside, last, fence *atomic.Uint64
 }
 
-// Seen is what one contender found when it entered.
+// Seen is what a contender found when it entered.
 type Seen struct {
-	Handoff    bool // somebody else was the last inside
-	Overlap    bool // somebody is inside
-	FenceFault bool // the last fence is no smaller than ours
+	Handoff    bool // another contender was the last one inside
+	Overlap    bool // another contender is inside
+	FenceFault bool // the last fence is not smaller than the new one
 }
 
-// NewShared makes the page as a file in dir and returns its path.
+// NewShared creates the page as a file in dir, and returns its path.
 func NewShared(dir string) (string, error) {
 	f, err := os.CreateTemp(dir, "shared-*")
 	if err != nil {
@@ -50,7 +50,7 @@ func OpenShared(path string) (*Shared, error) {
 	return &Shared{page, word(0), word(1), word(2)}, nil
 }
 
-// Enter is called by contender id (not 0) with the lock held.
+// Enter is called by contender id (not 0) while it holds the lock.
 func (s *Shared) Enter(id, fence uint64) Seen {
 	return Seen{
 		Overlap:    !s.inside.CompareAndSwap(0, id),
@@ -59,7 +59,7 @@ func (s *Shared) Enter(id, fence uint64) Seen {
 	}
 }
 
-// Leave is called by contender id before it gives the lock up.
+// Leave is called by contender id before it releases the lock.
 func (s *Shared) Leave(id uint64) { s.inside.CompareAndSwap(id, 0) }
 
 // Close unmaps the page.

@@ -12,23 +12,23 @@ import (
 	"time"
 )
 
-// Spec is what a worker is told to run.
+// Spec says what a worker has to run.
 type Spec struct {
 	Load   string          // its name in the program's table
-	Args   json.RawMessage // its own arguments
-	Proc   int             // which of the fleet's workers, from 0
+	Args   json.RawMessage // the load's own arguments
+	Proc   int             // the number of the worker in its fleet, from 0
 	Warm   time.Duration
 	Window time.Duration
 }
 
-// Load is one kind of work, in a worker process.
+// Load is one kind of work in a worker process.
 type Load interface {
-	// Open connects and says how many callers there are.
+	// Open connects, and returns the number of callers.
 	Open(spec *Spec) (callers int, err error)
-	// Run is one caller, from 0. It returns when rec says stopped; ctx ends a
-	// moment later, for callers that are waiting then.
+	// Run runs one caller, counted from 0. It returns when rec.Stopped is true. ctx ends a moment
+	// later, for callers that are waiting then.
 	Run(ctx context.Context, caller int, rec *Rec) error
-	// Close gives back what Open took. All callers have returned.
+	// Close releases what Open has acquired. All callers have returned before.
 	Close()
 }
 
@@ -39,19 +39,19 @@ const (
 	stopped
 )
 
-// Rec is what one caller reports to. It is for that caller alone.
+// Rec is the record of one caller. Only that caller may use it.
 type Rec struct {
 	phase *atomic.Int32
 	tally
 }
 
-// tally is what callers have counted, within the window unless said otherwise.
+// tally has the counts of callers. They are for the window only, unless a comment says otherwise.
 type tally struct {
 	Hist     Hist
-	Apart    Hist // operations that a load wants to see by themselves, too
+	Apart    Hist // operations that a load also wants to see separately
 	Handoffs uint64
 	Bytes    uint64
-	// Right is right: these count from the first moment to the last.
+	// These faults count from the first moment to the last, because they must never happen.
 	Overlaps, FenceFaults, Errs uint64
 	LastErr                     string
 }
@@ -69,17 +69,17 @@ func (t *tally) merge(o *tally) {
 	}
 }
 
-// Stopped says that the window is closed.
+// Stopped reports whether the window has ended.
 func (r *Rec) Stopped() bool { return r.phase.Load() == stopped }
 
-// Op counts one operation that has ended now.
+// Op counts one operation that has just ended.
 func (r *Rec) Op(took time.Duration) {
 	if r.phase.Load() == measuring {
 		r.Hist.Add(took)
 	}
 }
 
-// OpApart counts one of those operations that are to be seen by themselves, beside Op.
+// OpApart also counts an operation of Op separately.
 func (r *Rec) OpApart(took time.Duration) {
 	if r.phase.Load() == measuring {
 		r.Apart.Add(took)
@@ -93,7 +93,7 @@ func (r *Rec) Received(n int) {
 	}
 }
 
-// Entered counts what Shared.Enter saw.
+// Entered counts the result of Shared.Enter.
 func (r *Rec) Entered(s Seen) {
 	if s.Handoff && r.phase.Load() == measuring {
 		r.Handoffs++
@@ -120,10 +120,10 @@ type report struct {
 	Window    time.Duration
 }
 
-// Program is what one executable can be started as, besides itself.
+// Program lists what an executable can be started as, in addition to itself.
 type Program struct {
 	Loads   map[string]func() Load
-	Servers map[string]func(net.Listener) error // bare servers to compare with
+	Servers map[string]func(net.Listener) error // bare servers for comparison
 }
 
 const (
@@ -132,8 +132,8 @@ const (
 	roleServer = "server"
 )
 
-// Main runs this process as what it was started as: a worker or a bare server. In
-// the first process of all it returns at once.
+// Main runs this process as a worker or a bare server if it was started as one. Otherwise it
+// returns at once.
 func Main(p Program) {
 	var err error
 	switch os.Getenv(roleEnv) {
@@ -163,8 +163,8 @@ func (p *Program) serve(name, path string) error {
 	return serve(l)
 }
 
-// serveWorker speaks with its parent in lines of JSON: the spec in, "ready" out,
-// the start time in, the report out.
+// serveWorker communicates with its parent in lines of JSON. It reads the spec, writes "ready",
+// reads the start time, and writes the report.
 func serveWorker(loads map[string]func() Load) error {
 	in := json.NewDecoder(bufio.NewReader(os.Stdin))
 	out := json.NewEncoder(os.Stdout)

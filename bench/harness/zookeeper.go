@@ -10,19 +10,18 @@ import (
 	"time"
 )
 
-// zooKeeperJars are where Debian's packages put the server and what it logs with.
+// zooKeeperJars are the paths at which Debian's packages install the server and its logger.
 const zooKeeperJars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
 
-// ZooKeeper is a private ZooKeeper of one server. It waits for the disk before it
-// answers, as it does unless told otherwise.
+// ZooKeeper is a private ZooKeeper of one server. As in ZooKeeper's default settings, it waits for
+// the disk before it answers.
 type ZooKeeper struct {
 	*Process
 	Addr    string // "127.0.0.1:port"
 	Version string
 }
 
-// StartZooKeeper starts a server on a free port of the loopback, with dir for its
-// data.
+// StartZooKeeper starts a server on a free port of the loopback interface. Its data is in dir.
 func StartZooKeeper(dir string) (*ZooKeeper, error) {
 	addr, err := freeAddr()
 	if err != nil {
@@ -55,7 +54,8 @@ func StartZooKeeper(dir string) (*ZooKeeper, error) {
 	})
 }
 
-// srvr is what the server says of itself, by name; nothing when it does not answer.
+// srvr returns what the server reports about itself, by name. It returns nil if the server does not
+// answer.
 func (z *ZooKeeper) srvr() map[string]string {
 	c, err := net.DialTimeout("tcp", z.Addr, time.Second)
 	if err != nil {

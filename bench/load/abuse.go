@@ -15,13 +15,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// AbuseOrder is what a client that means no good is asked for.
+// AbuseOrder tells an abusive client what to do.
 type AbuseOrder struct {
 	Addr string
 	Kind string
 }
 
-// Abuses are the kinds, and what each is about. The last has nothing to do with the daemon.
+// Abuses are the kinds of abuse with their descriptions. The last one does not use the daemon.
 var Abuses = []struct{ Kind, About string }{
 	{"waits", "50,000 acquires wait"}, {"holds", "as many locks are held as may be"},
 	{"refused", "acquires are refused for a limit, again and again"},
@@ -40,8 +40,8 @@ const (
 
 type abuseReady struct{ Err string }
 
-// ServeAbuse is a process that does what it is asked for as long as the connection stands. As root
-// it is somebody else from then on.
+// ServeAbuse is a process that carries out an order while the connection is open. If the process
+// belongs to root, it becomes another user first.
 func ServeAbuse(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -52,7 +52,7 @@ func ServeAbuse(l net.Listener) error {
 			defer c.Close()
 			var o AbuseOrder
 			if json.NewDecoder(c).Decode(&o) != nil {
-				return // it has only looked whether we listen
+				return // it has only checked that the server listens
 			}
 			ctx, stop := context.WithCancel(context.Background())
 			defer stop()
@@ -70,7 +70,7 @@ func ServeAbuse(l net.Listener) error {
 	}
 }
 
-// OpenAbuse has the abuser at socket begin; it goes on until close is called.
+// OpenAbuse makes the abuser at socket begin. It continues until close is called.
 func OpenAbuse(socket string, o AbuseOrder) (close func() error, err error) {
 	c, err := net.Dial("unix", socket)
 	if err != nil {
@@ -162,7 +162,7 @@ func (a *abuser) dial() (*wire, error) {
 	return w, err
 }
 
-// crowd asks for more than may be had, to wait for it or to hold it, and stays.
+// crowd makes more acquires than a limit allows, either to wait or to hold, and keeps them.
 func (a *abuser) crowd(wait bool) error {
 	for n := range abuseConns {
 		w, err := a.dial()
@@ -205,7 +205,7 @@ func (a *abuser) crowd(wait bool) error {
 	return nil
 }
 
-// window sends n requests under one id, and reads as many answers.
+// window sends n requests with one id, and reads as many answers.
 func window(w *wire, op protocol.Op, n int) error {
 	var b []byte
 	for i := range n {
@@ -256,7 +256,7 @@ func (a *abuser) bomb() error {
 	}
 	for {
 		if _, err := w.next(); err != nil {
-			return nil // it has been cut off
+			return nil // the daemon has closed the connection
 		}
 	}
 }
@@ -275,7 +275,7 @@ func (a *abuser) slow(ctx context.Context) {
 		}
 		time.Sleep(5 * time.Millisecond)
 		if i == len(b)-2 {
-			return // the frame stays unfinished
+			return // the frame stays incomplete
 		}
 	}
 }

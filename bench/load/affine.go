@@ -7,12 +7,12 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// AffineArgs say which keys the processes of several hosts want: key i is of host i
-// modulo their number, and wanted there most of the time.
+// AffineArgs say which keys the processes of several hosts acquire. Key i belongs to the host with
+// the number i modulo the number of hosts, which acquires it most often.
 type AffineArgs struct {
 	WorkArgs
-	Hosts []string // Addr of each; process p is on host p modulo their number
-	Own   int      // of a thousand acquires, those of the own host's keys
+	Hosts []string // Addr of each host; process p is on host p modulo their number
+	Own   int      // how many of a thousand acquires are for keys of the process's own host
 }
 
 type affine struct {
@@ -21,8 +21,8 @@ type affine struct {
 	host int
 }
 
-// NewAffine returns the load of AffineArgs with what open opens. Acquires of other
-// hosts' keys are seen by themselves, too.
+// NewAffine returns the load of AffineArgs, which uses the lockers of open. Acquires of other
+// hosts' keys are also counted separately.
 func NewAffine(open func(*PairsArgs) (Locker, error)) func() harness.Load {
 	return func() harness.Load { return &affine{work: work{open: open}} }
 }
@@ -43,7 +43,7 @@ func (a *affine) Open(spec *harness.Spec) (int, error) {
 	return callers, err
 }
 
-// pick draws one of the keys as processes of a host do.
+// pick returns a function that draws a key as processes of a host do.
 func (a *AffineArgs) pick(here int) func(rnd *rand.Rand) (slot int, apart bool) {
 	hosts := len(a.Hosts)
 	return func(rnd *rand.Rand) (int, bool) {

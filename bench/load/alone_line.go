@@ -12,10 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// lineOrder is what a line is asked for.
+// lineOrder tells the line server what to do.
 type lineOrder struct {
-	Target    string        // "host:port" of the server behind it
-	RoundTrip time.Duration // that each has to take longer than without the line
+	Target    string        // "host:port" of the server behind the line
+	RoundTrip time.Duration // how much longer a round trip takes than without the line
 }
 
 type lineReady struct {
@@ -23,8 +23,8 @@ type lineReady struct {
 	Err  string
 }
 
-// ServeLine is a process with delaying proxies, one for each connection to it, for as
-// long as that stands.
+// ServeLine is a process with delaying proxies. Each proxy exists while the connection that ordered
+// it is open.
 func ServeLine(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -35,7 +35,7 @@ func ServeLine(l net.Listener) error {
 			defer c.Close()
 			var o lineOrder
 			if json.NewDecoder(c).Decode(&o) != nil {
-				return // it has only looked whether we listen
+				return // it has only checked that the server listens
 			}
 			p, err := newLine(&o)
 			if err != nil {
@@ -49,8 +49,8 @@ func ServeLine(l net.Listener) error {
 	}
 }
 
-// OpenLine has the line server at socket put a line before target. It lasts until
-// close is called.
+// OpenLine makes the line server at socket open a line to target. The line exists until close is
+// called.
 func OpenLine(socket, target string, roundTrip time.Duration) (addr string,
 	close func() error, err error) {
 	c, err := net.Dial("unix", socket)
@@ -72,8 +72,8 @@ func OpenLine(socket, target string, roundTrip time.Duration) (addr string,
 	return r.Addr, c.Close, nil
 }
 
-// newLine takes from the delay what the proxy and the kernel's timers need by
-// themselves, so that a round trip takes longer by what was asked for.
+// newLine starts a proxy. Its delay is shorter by what the proxy and the kernel's timers add, so
+// that a round trip takes longer by exactly the ordered time.
 func newLine(o *lineOrder) (*faultproxy.Proxy, error) {
 	echo, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -110,7 +110,7 @@ func newLine(o *lineOrder) (*faultproxy.Proxy, error) {
 	return p, err
 }
 
-// roundTrip is the median time that an echo takes.
+// roundTrip returns the median time of an echo.
 func roundTrip(addr string) (time.Duration, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {

@@ -9,17 +9,16 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// BatchesArgs says who acquires and releases many keys at once that nobody else
-// wants: the least that a store can be asked for by somebody who gathers locks as
-// the daemon does, without the daemon.
+// BatchesArgs says which callers acquire and release many keys at once that nothing else uses. That
+// is the least work for a store that serves batches as large as the daemon's, without the daemon.
 type BatchesArgs struct {
-	PairsArgs // Callers is how many batches are on their way
+	PairsArgs // Callers is the number of batches in flight
 	Batch     int
 }
 
-// Batcher is one process's way to many locks at once.
+// Batcher acquires many locks at once for one process.
 type Batcher interface {
-	// LockAll takes keys and returns what gives them up.
+	// LockAll acquires keys, and returns a function that releases them.
 	LockAll(ctx context.Context, keys []string) (unlock func(context.Context) error, err error)
 	Close() error
 }
@@ -30,8 +29,8 @@ type batches struct {
 	args    BatchesArgs
 }
 
-// NewBatches returns the load that takes and gives up batches of new keys again and
-// again, with what open opens. Each key counts as a pair.
+// NewBatches returns a load that acquires and releases batches of new keys again and again, with
+// the Batcher of open. Each key counts as one pair.
 func NewBatches(open func(*BatchesArgs) (Batcher, error)) func() harness.Load {
 	return func() harness.Load { return &batches{open: open} }
 }
@@ -59,7 +58,7 @@ func (b *batches) Run(ctx context.Context, _ int, rec *harness.Rec) error {
 		if err != nil {
 			if ctx.Err() == nil {
 				rec.Err(err)
-				time.Sleep(time.Millisecond) // a broken peer should not spin
+				time.Sleep(time.Millisecond) // so that a broken peer does not use all CPU time
 			}
 			continue
 		}

@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blocking is a socket that is read and written as a thread of any language does:
-// the thread itself sleeps in the kernel. Go's poller wakes more threads for each
-// message than the message is worth, which would be charged to what is measured.
+// blocking is a socket that is read and written as in most languages: the thread itself sleeps in
+// the kernel. With Go's poller, each message would wake more threads, and their cost would be part
+// of the result.
 type blocking struct {
 	f  *os.File
 	fd uintptr
 }
 
-// block takes the socket over from w and ties the calling goroutine to its thread.
-// From now on w may be used by this goroutine only.
+// block takes over the socket from w and locks the calling goroutine to its thread. Afterwards only
+// this goroutine may use w.
 func (w *wire) block() error {
 	f, err := w.conn.(*net.UnixConn).File()
 	if err != nil {
@@ -32,7 +32,7 @@ func (w *wire) block() error {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		return fmt.Errorf("make socket blocking: %w", err)
 	}
-	// A read holds a processor of Go's: it must not do so for ever.
+	// A read occupies one of Go's processors, so it must not last without limit.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
 		&unix.Timeval{Usec: 100_000}); err != nil {
 		return fmt.Errorf("bound reads: %w", err)

@@ -4,7 +4,7 @@ package load
 
 import "context"
 
-// blocking is there on Linux only; elsewhere Go's poller does.
+// blocking exists only on Linux. On other systems Go's poller is used.
 type blocking struct{}
 
 func (w *wire) block() error { return nil }

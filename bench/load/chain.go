@@ -10,16 +10,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// ChainArgs says how processes pass one key on.
+// ChainArgs says how processes hand off one key.
 type ChainArgs struct {
 	Addr   string
 	Key    string
 	Shared string // the page of harness.NewShared
-	Quiet  bool   // releases are answered only if they fail
+	Quiet  bool   // a release is answered only if it fails
 }
 
-// chain is one process that waits for a key, and on getting it gives it up and
-// waits again, both in one write. One thread does it all.
+// chain is one process that waits for a key. When it is granted the key, it sends the release and
+// the next acquire in one write. One thread does everything.
 type chain struct {
 	args   ChainArgs
 	w      *wire
@@ -27,7 +27,7 @@ type chain struct {
 	id     uint64
 }
 
-// NewChain returns the load that hands one key over between processes.
+// NewChain returns the load that hands off one key between processes.
 func NewChain() harness.Load { return &chain{} }
 
 func (c *chain) Open(spec *harness.Spec) (int, error) {
@@ -43,7 +43,7 @@ func (c *chain) Open(spec *harness.Spec) (int, error) {
 	return 1, err
 }
 
-// The ids of the two requests of a turn. Each is answered before it is used again.
+// The ids of the two requests of a turn. Each request is answered before its id is used again.
 const (
 	acquireID = 1
 	releaseID = 2
@@ -85,7 +85,7 @@ func (c *chain) Run(ctx context.Context, _ int, rec *harness.Rec) error {
 	}
 }
 
-// granted reads up to the grant, past the answer to the release before it.
+// granted reads up to the grant, and skips the answer to the release before it.
 func (c *chain) granted() (protocol.Grant, error) {
 	for {
 		p, err := c.w.next()

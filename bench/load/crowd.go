@@ -13,11 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// CrowdArgs say how many sessions a worker has, each with a lock for as long as it is there. It
-// makes a call now and then: a ping, a try, a release.
+// CrowdArgs say how many sessions a worker has. Each session holds a lock all the time. Now and
+// then it makes a call: a ping, a try or a release.
 type CrowdArgs struct {
-	Addrs    []string // of daemons: the first worker's, the second's …
-	Sessions int      // of a worker
+	Addrs    []string // addresses of the daemons: for the first worker, the second one, and so on
+	Sessions int      // per worker
 	Breath   time.Duration
 }
 
@@ -55,15 +55,15 @@ func (c *crowd) key(kind string, i int) string {
 	return fmt.Sprintf("bench:crowd:%s:%d:%d", kind, c.proc, i)
 }
 
-// Caller makes one call after the other in a session: a ping, a try, a release, and again.
+// Caller makes one call after the other in a session: a ping, a try, a release, and then again.
 type Caller struct {
 	C     *client.Client
-	Key   string // that nobody else wants
-	Calls int    // so far
-	fence uint64 // its latest
+	Key   string // nothing else uses it
+	Calls int    // number of calls so far
+	fence uint64 // its latest fence
 }
 
-// Call makes the next one. It blocks until it is answered.
+// Call makes the next call. It blocks until the call is answered.
 func (c *Caller) Call(ctx context.Context) (err error) {
 	switch c.Calls % 3 {
 	case 0:
@@ -84,7 +84,7 @@ func (c *Caller) Call(ctx context.Context) (err error) {
 	return nil
 }
 
-// Breath is a pause between two calls, as long as breath on average.
+// Breath returns a random pause between two calls, whose average is breath.
 func Breath(breath time.Duration) time.Duration { return breath/2 + rand.N(breath) }
 
 func (c *crowd) Run(ctx context.Context, caller int, rec *harness.Rec) error {

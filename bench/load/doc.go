@@ -1,8 +1,8 @@
-// Package load is what worker processes of the benchmarks do: frames pumped at a
-// server with a fixed number in flight, a chain of handoffs on one key, pairs of
-// acquire and release by many callers.
+// Package load has the work of the benchmarks' worker processes. It can send frames to a server
+// with a fixed number in flight, hand off one key in a chain of processes, and acquire and release
+// with many callers.
 //
-// The loads against the daemon and against the bare echo server are the same code
-// with other bytes, so that the client's side costs both the same. They speak the
-// protocol by hand; only pairs uses the client.
+// The loads for the daemon and for the bare echo server use the same code with different bytes, so
+// that the client's side costs the same for both. These loads encode the protocol by hand; only the
+// pairs use the client.
 package load

@@ -14,11 +14,11 @@ import (
 // The kinds of frames.
 const (
 	Echo    = "echo"    // frames of Request and Reply bytes, against the echo server
-	Reentry = "reentry" // acquires of a key that the connection holds
+	Reentry = "reentry" // acquires of a key that the connection already holds
 	Busy    = "busy"    // tries of one key that another session holds
 )
 
-// FramesArgs says which frames are pumped, and how.
+// FramesArgs says which frames are sent, and how.
 type FramesArgs struct {
 	Addr    string
 	Kind    string
@@ -26,20 +26,19 @@ type FramesArgs struct {
 	Depth   int // in flight on each connection
 	Request int // Echo: payload bytes
 	Reply   int // Echo: payload bytes
-	// Thread lets each connection have a thread that sleeps in the kernel, instead
-	// of a goroutine. For a few connections, to compare with chain.
+	// Thread gives each connection a thread that sleeps in the kernel, instead of a goroutine. It is
+	// for few connections, for comparison with chain.
 	Thread bool
 }
 
-// ReentryKey is the key that connection i holds; BusyKey is held by one session.
-// They are of the same length.
+// ReentryKey returns the key that connection i holds. It is as long as BusyKey.
 func ReentryKey(i int) string { return fmt.Sprintf("bench:held:%06d", i) }
 
-// BusyKey is the key that every busy try asks for.
+// BusyKey is the key of all busy tries. One session holds it.
 const BusyKey = "bench:busy:000001"
 
-// request returns the frame that a kind pumps on connection i, under an id below
-// 128: all are of one size.
+// request returns the frame of a kind for connection i. id is below 128, so that all frames have
+// the same size.
 func (a *FramesArgs) request(i int, id uint64) []byte {
 	switch a.Kind {
 	case Reentry:
@@ -55,7 +54,7 @@ func (a *FramesArgs) request(i int, id uint64) []byte {
 	return b
 }
 
-// RequestSize returns the payload bytes of the frames that a kind pumps.
+// RequestSize returns the payload bytes of the frames of a kind.
 func RequestSize(kind string) int {
 	return len((&FramesArgs{Kind: kind}).request(0, 1)) - protocol.HeaderLen
 }
@@ -66,7 +65,7 @@ type frames struct {
 	holder *wire
 }
 
-// NewFrames returns the load that pumps frames.
+// NewFrames returns the load that sends frames.
 func NewFrames() harness.Load { return &frames{} }
 
 func (f *frames) Open(spec *harness.Spec) (int, error) {
@@ -113,15 +112,16 @@ func (f *frames) Run(ctx context.Context, i int, rec *harness.Rec) error {
 		want = protocol.Busy
 	}
 	depth := f.args.Depth
-	var requests []byte // twice over, so that those due are always in one piece
+	var requests []byte // all requests twice, so that the ones to send are always contiguous
 	for id := range 2 * depth {
 		requests = append(requests, f.args.request(i, uint64(id%depth)+1)...)
 	}
 	return pump(w, requests, depth, want, rec)
 }
 
-// pump keeps depth frames in flight: as many as a read has brought go out again
-// in one write. All are decided at once, so that they are answered in order.
+// pump keeps depth frames in flight. After each read it sends as many requests as it has read
+// replies, in one write. The daemon decides all of these requests at once, so it answers them in
+// order.
 func pump(w *wire, requests []byte, depth int, want protocol.Code, rec *harness.Rec) error {
 	size := len(requests) / (2 * depth)
 	sent := make([]time.Time, depth)
@@ -129,7 +129,7 @@ func pump(w *wire, requests []byte, depth int, want protocol.Code, rec *harness.
 	for i := range sent {
 		sent[i] = now
 	}
-	oldest, n := 0, depth // the one that is answered next; how many go out
+	oldest, n := 0, depth // the request that is answered next; how many requests to send
 	for {
 		first := (oldest + depth - n) % depth
 		if err := w.send(requests[first*size : (first+n)*size]); err != nil {

@@ -11,15 +11,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// HostsArgs say which keys the callers of many hosts want, all in one process: caller c is on host
-// c modulo their number, Callers are those of each, and each pauses between two turns.
+// HostsArgs say which keys the callers of many hosts acquire, all in one process. Caller c is on
+// the host with the number c modulo the number of hosts. Callers is the number of callers of each
+// host. Each caller pauses between two turns.
 type HostsArgs struct {
 	AffineArgs
-	Pause time.Duration // on average
+	Pause time.Duration // the average
 }
 
-// hosts is work with a connection to each host. Every wait ends with a grant or an error: what is
-// under way at the end of the window goes on until it has.
+// hosts is work with a connection to each host. Every wait ends with a grant or an error, so a
+// request that is in flight at the end of the window continues until then.
 type hosts struct {
 	work
 	of HostsArgs
@@ -67,7 +68,7 @@ func (h *hosts) Run(_ context.Context, caller int, rec *harness.Rec) error {
 	}
 }
 
-// sidecars is a connection to each of several daemons.
+// sidecars has a connection to each of several daemons.
 type sidecars struct{ hosts []FencedLocker }
 
 func (s *sidecars) of(caller int) FencedLocker { return s.hosts[caller%len(s.hosts)] }

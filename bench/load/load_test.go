@@ -14,14 +14,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// TestMain lets this program be a worker and a bare server too.
+// TestMain makes this program usable as a worker and as a bare server.
 func TestMain(m *testing.M) {
 	harness.Main(Program)
 	goleak.VerifyTestMain(m)
 }
 
-// measured runs a fleet, again while a window passes with nothing done, which it may on
-// a machine with much else to do.
+// measured runs a fleet. If nothing was done in the window, which may happen on a busy machine, it
+// runs the fleet again.
 func measured(t *testing.T, f harness.Fleet) *harness.Outcome {
 	t.Helper()
 	o, err := harness.UntilDone(t.Context(), f.Run)
@@ -50,7 +50,7 @@ func TestFramesAgainstTheEchoServer(t *testing.T) {
 			t.Errorf("%d errors (%s), %d done by %d callers", o.Errs, o.LastErr, o.Hist.N(),
 				len(o.PerCaller))
 		}
-		// The window may open and close between the count of a reply and that of its bytes.
+		// The window may open or close between the count of a reply and the count of its bytes.
 		want, between := float64(o.Hist.N())*float64(args.Reply),
 			float64(2*2*args.Conns*args.Depth*args.Reply)
 		if math.Abs(float64(o.Bytes)-want) > between {
@@ -88,8 +88,8 @@ func TestRequestsOfOneKindAreOfOneSize(t *testing.T) {
 	}
 }
 
-// TestWrongAnswersAreErrors: a load that takes any answer for success measures
-// nothing.
+// TestWrongAnswersAreErrors checks that a load does not accept every answer as a success. Otherwise
+// it would measure nothing.
 func TestWrongAnswersAreErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)

@@ -15,27 +15,28 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// OpenArgs says who asks for how much, whatever comes back: an open loop.
+// OpenArgs says which requests are sent, whatever is answered: an open loop.
 type OpenArgs struct {
 	Addr  string
 	Conns int
-	// requests a second, of all connections: acquires of new keys, and their releases
+	// Rate is the number of requests per second of all connections. They are acquires of new keys and
+	// their releases.
 	Rate  float64
-	Hold  time.Duration // between the times at which a key's acquire and its release are due
+	Hold  time.Duration // time between the due times of a key's acquire and its release
 	TTL   time.Duration
-	Drain time.Duration // for the last answers, once nothing more is asked
+	Drain time.Duration // time for the last answers after the last request
 }
 
-// OpenPrefix is what the keys of open loops begin with.
+// OpenPrefix is the prefix of the keys of open loops.
 const OpenPrefix = "bench:open:"
 
 const (
 	openTick = time.Millisecond // between two writes
-	openRing = 1 << 16          // pairs of a connection that may be under way
+	openRing = 1 << 16          // maximum number of pairs of a connection in flight
 )
 
-// The states of a pair's place in the ring. Anything larger is the fence of a grant
-// that is not given up yet.
+// The states of a pair in the ring. A larger number is the fence of a grant whose release was not
+// sent yet.
 const (
 	openNone uint64 = iota
 	openAsked
@@ -49,9 +50,9 @@ type open struct {
 	conns []*openConn
 }
 
-// NewOpen returns the load that asks at a fixed rate. What it counts is each request,
-// and the time from when it was due to when its answer was read; a release that is
-// due before its acquire was granted is late from then on. Each connection is a caller.
+// NewOpen returns the load that sends requests at a fixed rate. It counts each request, and the
+// time from its due time until its answer was read. A release that is due before its acquire was
+// granted is late from then on. Each connection is a caller.
 func NewOpen() harness.Load { return &open{} }
 
 func (o *open) Open(spec *harness.Spec) (int, error) {
@@ -99,18 +100,18 @@ func (o *open) Close() {
 	}
 }
 
-// openConn is one connection's share. Pair n is asked for at start + n × every.
+// openConn is the share of one connection. Pair n is requested at start + n × every.
 type openConn struct {
 	args   *OpenArgs
 	w      *wire
-	prefix []byte // of its keys
+	prefix []byte // prefix of its keys
 	every  time.Duration
 	start  time.Time
-	ring   []atomic.Uint64 // where each pair stands
+	ring   []atomic.Uint64 // the state of each pair
 
 	answered atomic.Uint64
 
-	// Of the writer.
+	// These belong to the writer.
 	sent             uint64
 	acquire, release protocol.Request
 }
@@ -123,11 +124,11 @@ func (c *openConn) key(n uint64) []byte {
 	return strconv.AppendUint(append(c.acquire.Key[:0], c.prefix...), n, 36)
 }
 
-// write asks for what is due, tick by tick, until stopped; then it gives up what it
-// has and waits until all is answered, or for Drain.
+// write sends the requests that are due, tick by tick, until it is stopped. Then it releases what
+// it holds, and waits until every request is answered, for at most Drain.
 func (c *openConn) write(rec *harness.Rec) error {
 	var acquires, releases uint64 // the next of each
-	var late []uint64             // releases that are due, and not granted yet
+	var late []uint64             // releases that are due, but not granted yet
 	var out []byte
 	var end time.Time
 	for {
@@ -183,7 +184,7 @@ func (c *openConn) appendRelease(out []byte, n, fence uint64) []byte {
 	return protocol.AppendRequest(out, &c.release)
 }
 
-// read counts answers until its deadline.
+// read counts answers until the deadline of the connection.
 func (c *openConn) read(rec *harness.Rec) error {
 	for {
 		if err := c.w.fill(); err != nil {
@@ -204,7 +205,7 @@ func (c *openConn) read(rec *harness.Rec) error {
 	}
 }
 
-// answer counts one, and sees to it that it is the only one.
+// answer counts one answer, and checks that its request has no other.
 func (c *openConn) answer(m *protocol.Message, now time.Time, rec *harness.Rec) error {
 	n, due := m.ID/2-1, time.Duration(0)
 	from, to := openAsked, openRefused

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// answering serves one connection after another: the answers that a request gets.
+// answering serves one connection after the other. answers returns the answers to a request.
 func answering(t *testing.T, answers func(b []byte, q *protocol.Request) []byte) (path string) {
 	path = filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", path)
@@ -48,7 +48,7 @@ func answering(t *testing.T, answers func(b []byte, q *protocol.Request) []byte)
 	return path
 }
 
-// once grants what is asked for.
+// once grants every acquire.
 func once(b []byte, q *protocol.Request) []byte {
 	if q.Op == protocol.OpAcquire {
 		return protocol.AppendGrant(b, q.ID, &protocol.Grant{Fence: 1 << 50, Left: 30_000,
@@ -84,7 +84,7 @@ func TestOpenLoopSeesWhatIsLostDoubledOrRefused(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			drain := 30 * time.Second // is over when all is answered
+			drain := 30 * time.Second // ends early when everything is answered
 			if c.wrong {
 				drain = 200 * time.Millisecond
 			}

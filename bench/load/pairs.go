@@ -11,34 +11,33 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// PairsArgs says who acquires and releases keys that nobody else wants.
+// PairsArgs says which callers acquire and release keys that nothing else uses.
 type PairsArgs struct {
 	Addr    string // of the daemon's socket, or of the store for peers
 	Callers int
-	Tags    int // hash tags that the keys share; 0: each stands alone
+	Tags    int // number of hash tags that the keys share; 0 for no tags
 	TTL     time.Duration
-	Wait    time.Duration // 0: tries; the libraries do not bound it
-	Backoff time.Duration // of a library that polls, between two looks; 0: as it does by itself
-	Quiet   bool          // releases are sent and not waited for
-	Trace   string        // the traceparent of all acquires, if any
+	Wait    time.Duration // 0 for a try; the libraries do not limit their waits
+	Backoff time.Duration // pause between two polls of a library that polls; 0 for its default
+	Quiet   bool          // callers do not wait for the answers to releases
+	Trace   string        // the traceparent of all acquires, if there is one
 }
 
-// Locker is one process's way to locks, shared by all its callers. Each peer is
-// one.
+// Locker acquires locks for one process, for all its callers. Each peer implements it.
 type Locker interface {
-	// Lock takes a key and returns what gives it up.
+	// Lock acquires a key, and returns a function that releases it.
 	Lock(ctx context.Context, caller int, key string) (unlock func(context.Context) error, err error)
 	Close() error
 }
 
-// FencedLocker is a Locker that has modes, and says the fence of each grant.
+// FencedLocker is a Locker that has modes, and returns the fence of each grant.
 type FencedLocker interface {
 	Locker
 	LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64,
 		unlock func(context.Context) error, err error)
 }
 
-// key appends a key that has not been there before.
+// key appends a key that was not used before.
 func (a *PairsArgs) key(b []byte, rnd *rand.Rand) []byte {
 	b = append(b, "bench:"...)
 	if a.Tags > 0 {
@@ -51,7 +50,7 @@ func (a *PairsArgs) key(b []byte, rnd *rand.Rand) []byte {
 	return hex.AppendEncode(b, raw[:])
 }
 
-// sidecar is our own client as a Locker: one connection for all callers.
+// sidecar is the client of this product as a Locker. It has one connection for all callers.
 type sidecar struct {
 	c    *client.Client
 	args *PairsArgs

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// The names of loads and servers that frames does not name.
+// The names of the other loads and servers.
 const (
 	Frames    = "frames"
 	Chain     = "chain"
@@ -21,7 +21,7 @@ const (
 	Crowd     = "crowd"
 )
 
-// Program is what the bench driver, and tests that run loads, are started as.
+// Program is what the bench driver, and the tests that run loads, can be started as.
 var Program = harness.Program{
 	Loads: map[string]func() harness.Load{
 		Frames:  NewFrames,

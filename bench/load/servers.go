@@ -7,11 +7,11 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The bare servers bound what any daemon written like this one could do: the same
-// sockets and frames, one goroutine a connection, and next to nothing behind them.
+// The bare servers bound what any daemon of this design could do. They have the same sockets and
+// frames and one goroutine per connection, and do almost nothing else.
 
-// ServeEcho answers frames with frames: all that one read has brought with one
-// write. The first two bytes of a request are how many bytes its answer has.
+// ServeEcho answers frames with frames. It answers all frames of one read with one write. The first
+// two bytes of a request are the number of bytes of its answer.
 func ServeEcho(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -45,9 +45,9 @@ func echo(c net.Conn) {
 
 var zeros [1 << 16]byte
 
-// turnstile hands one lock from connection to connection, in order of arrival. It
-// has one key, no time, no memory and no mercy: a client that leaves while it
-// holds takes the lock with it.
+// turnstile hands one lock from connection to connection, in order of arrival. It has only one key,
+// and no time limits and no state of its clients. If a client leaves while it holds the lock, the
+// lock is gone.
 type turnstile struct {
 	mu    sync.Mutex
 	held  bool    // guarded by mu
@@ -61,7 +61,7 @@ type turn struct {
 	id uint64
 }
 
-// ServeTurnstile passes one key on. It understands what the chain load says.
+// ServeTurnstile hands off one key. It understands only the requests of the chain load.
 func ServeTurnstile(l net.Listener) error {
 	t := &turnstile{fence: 1 << 50}
 	for {

@@ -10,17 +10,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// wire is a connection that is read and written by one goroutine.
+// wire is a connection that only one goroutine reads and writes.
 type wire struct {
 	conn   net.Conn
-	thread *blocking       // instead of conn after block
-	ctx    context.Context // of the caller, for thread
+	thread *blocking       // replaces conn after block
+	ctx    context.Context // the caller's context, for thread
 	buf    []byte
-	from   int // buf[from:to] is read and not yet taken
+	from   int // buf[from:to] was read, but not taken yet
 	to     int
 }
 
-// start readies w for a caller's loop; ctx ends it.
+// start prepares w for a caller's loop, which ends with ctx.
 func (w *wire) start(ctx context.Context, thread bool) (stop func() bool, err error) {
 	w.ctx = ctx
 	if thread {
@@ -28,7 +28,7 @@ func (w *wire) start(ctx context.Context, thread bool) (stop func() bool, err er
 			return nil, err
 		}
 		if w.thread != nil {
-			return func() bool { return true }, nil // read looks at ctx itself
+			return func() bool { return true }, nil // read checks ctx itself
 		}
 	}
 	return context.AfterFunc(ctx, func() { w.conn.Close() }), nil
@@ -58,7 +58,7 @@ func dial(path string) (*wire, error) {
 	return &wire{conn: c, ctx: context.Background(), buf: make([]byte, 64<<10)}, nil
 }
 
-// dialDaemon dials and says hello.
+// dialDaemon connects and says hello.
 func dialDaemon(path string) (*wire, error) {
 	w, err := dial(path)
 	if err != nil {
@@ -76,7 +76,7 @@ func dialDaemon(path string) (*wire, error) {
 	return w, nil
 }
 
-// call sends one request and returns its reply, which is good until the next read.
+// call sends one request and returns its reply, which is valid until the next read.
 func (w *wire) call(q *protocol.Request) (protocol.Message, error) {
 	if err := w.send(protocol.AppendRequest(nil, q)); err != nil {
 		return protocol.Message{}, err
@@ -93,8 +93,8 @@ func (w *wire) call(q *protocol.Request) (protocol.Message, error) {
 	}
 }
 
-// next returns the next payload, and reads only when none is there. It is good
-// until the next read.
+// next returns the next payload, and reads only if there is none. The payload is valid until the
+// next read.
 func (w *wire) next() ([]byte, error) {
 	for {
 		if p, ok := w.took(); ok {
@@ -140,7 +140,7 @@ func (w *wire) fill() error {
 	return err
 }
 
-// acquire takes a key, waiting for it, and returns its fence.
+// acquire waits for a key, and returns its fence.
 func (w *wire) acquire(id uint64, key string) (uint64, error) {
 	m, err := w.call(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte(key), Owner: 1,
 		Wait: protocol.WaitAlways})

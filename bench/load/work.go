@@ -12,33 +12,33 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// WorkArgs says who acquires and releases which keys. Without Keys each is new and
-// nobody else's, and what counts is how long a pair of acquire and release takes; with
-// them, how long an acquire waits.
+// WorkArgs says which callers acquire and release which keys. Without Keys, each key is new and
+// nothing else uses it; then the load measures how long a pair of acquire and release takes. With
+// Keys, it measures how long an acquire waits.
 type WorkArgs struct {
 	PairsArgs
-	Keys    int           // that all callers of all processes want
-	Prefix  string        // of these
-	Board   string        // of NewBoard, for so many keys
-	Skew    bool          // four of five acquires are of the first fifth of the keys
-	Readers float64       // share of acquires that are shared
-	Section time.Duration // inside the lock
-	Pause   time.Duration // of a caller, between two
+	Keys    int           // number of keys that all callers of all processes share
+	Prefix  string        // prefix of these keys
+	Board   string        // path of a board for so many keys, from NewBoard
+	Skew    bool          // four of five acquires are for the first fifth of the keys
+	Readers float64       // share of the acquires that are in shared mode
+	Section time.Duration // time inside the lock
+	Pause   time.Duration // pause of a caller between two locks
 }
 
 type work struct {
 	open   func(*PairsArgs) (Locker, error)
 	locker Locker
-	fenced FencedLocker // the same, or nil
+	fenced FencedLocker // the Locker if it is fenced, or nil
 	args   WorkArgs
 	board  *board
-	first  uint64 // contender number of this process's first caller
-	// pick draws one of the keys, and says whether the acquire is to be seen by itself.
+	first  uint64 // number of this process's first caller as a contender
+	// pick draws one of the keys, and reports whether the acquire is also counted separately.
 	pick func(*rand.Rand) (slot int, apart bool)
 }
 
-// NewPairs returns the load of WorkArgs with what open opens. PairsArgs alone make it
-// take and give up a new key again and again.
+// NewPairs returns the load of WorkArgs, which uses the locker of open. If only PairsArgs are set,
+// it acquires and releases a new key again and again.
 func NewPairs(open func(*PairsArgs) (Locker, error)) func() harness.Load {
 	return func() harness.Load { return &work{open: open} }
 }
@@ -74,7 +74,7 @@ func (w *work) Run(ctx context.Context, caller int, rec *harness.Rec) error {
 	for !rec.Stopped() && ctx.Err() == nil {
 		if err := turn(ctx, caller, rnd, rec); err != nil && ctx.Err() == nil {
 			rec.Err(err)
-			time.Sleep(time.Millisecond) // a broken peer should not spin
+			time.Sleep(time.Millisecond) // so that a broken peer does not use all CPU time
 		}
 		if w.args.Pause > 0 {
 			time.Sleep(w.args.Pause)
@@ -83,7 +83,7 @@ func (w *work) Run(ctx context.Context, caller int, rec *harness.Rec) error {
 	return nil
 }
 
-// own is one pair on a key that is nobody else's.
+// own makes one pair on a key that nothing else uses.
 func (w *work) own(ctx context.Context, caller int, rnd *rand.Rand, rec *harness.Rec) error {
 	key := string(w.args.key(nil, rnd))
 	began := time.Now()
@@ -98,7 +98,7 @@ func (w *work) own(ctx context.Context, caller int, rnd *rand.Rand, rec *harness
 	return nil
 }
 
-// wanted is one turn on a key that others want too.
+// wanted makes one turn on a key that other callers use, too.
 func (w *work) wanted(ctx context.Context, caller int, rnd *rand.Rand, rec *harness.Rec) error {
 	slot, apart := w.pick(rnd)
 	key := fmt.Sprintf("%s:%04d", w.args.Prefix, slot)
@@ -124,7 +124,7 @@ func (w *work) wanted(ctx context.Context, caller int, rnd *rand.Rand, rec *harn
 	return unlock(context.WithoutCancel(ctx))
 }
 
-// lock acquires in a mode. Who says no fence has 0.
+// lock acquires in a mode. The fence is 0 for a locker without fences.
 func (w *work) lock(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64,
 	unlock func(context.Context) error, err error) {
 	if w.fenced != nil {

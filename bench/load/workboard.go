@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// board is harness.Shared for many keys, with readers: a slot of memory a key that
-// all workers map. The first slot lies as the page of Shared does.
+// board is like harness.Shared, for many keys and with readers. It has a slot of memory per key,
+// and all workers map it. The first slot has the layout of the page of Shared.
 type board struct {
 	memory []byte
 	slots  []slot
@@ -22,13 +22,14 @@ type board struct {
 const slotSize = 256
 
 type slot struct {
-	inside, last *atomic.Uint64 // contender that is inside for itself; that was inside last
-	fence        *atomic.Uint64 // the largest
-	exclusive    *atomic.Uint64 // the last exclusive one
-	readers      *atomic.Uint64 // that are inside
+	// the contender that is inside exclusively; the one that was last inside
+	inside, last *atomic.Uint64
+	fence        *atomic.Uint64 // the largest fence
+	exclusive    *atomic.Uint64 // the last fence of an exclusive holder
+	readers      *atomic.Uint64 // number of readers inside
 }
 
-// NewBoard makes a board of so many keys as a file in dir and returns its path.
+// NewBoard creates a board for that many keys as a file in dir, and returns its path.
 func NewBoard(dir string, keys int) (string, error) {
 	path, err := harness.NewShared(dir)
 	if err != nil {
@@ -56,15 +57,15 @@ func openBoard(path string, keys int) (*board, error) {
 	return b, nil
 }
 
-// enter is called by contender id (not 0) with the lock held. A fence of 0 says that
-// there is none.
+// enter is called by contender id (not 0) while it holds the lock. A fence of 0 means that there is
+// none.
 func (b *board) enter(key int, id, fence uint64, mode protocol.Mode) harness.Seen {
 	s := &b.slots[key]
 	var seen harness.Seen
 	if mode == protocol.Shared {
 		s.readers.Add(1)
 		seen.Overlap = s.inside.Load() != 0
-		// Readers among themselves are not in order.
+		// The fences of readers are not ordered among themselves.
 		seen.FenceFault = fence != 0 && fence <= s.exclusive.Load()
 		for known := s.fence.Load(); fence > known &&
 			!s.fence.CompareAndSwap(known, fence); known = s.fence.Load() {
@@ -79,7 +80,7 @@ func (b *board) enter(key int, id, fence uint64, mode protocol.Mode) harness.See
 	return seen
 }
 
-// leave is called by contender id before it gives the lock up.
+// leave is called by contender id before it releases the lock.
 func (b *board) leave(key int, id uint64, mode protocol.Mode) {
 	if s := &b.slots[key]; mode == protocol.Shared {
 		s.readers.Add(^uint64(0))

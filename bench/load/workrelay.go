@@ -15,18 +15,19 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// relay is a strawman, and no lock service: it gathers what its clients ask for into
-// script calls of many keys, and passes a key that others here want to the next of
-// them. No modes, no time, no cancel, no renewal, no mercy: any fault ends it. It
-// bounds what a daemon that does all that could do.
+// relay is not a lock service, but a limit for comparison. It gathers the requests of its clients
+// into script calls for many keys. If several of its clients want the same key, it passes the key
+// from one to the next. It has no modes, times, cancels and renewals, and ends at the first fault.
+// So it bounds what a daemon with all of these could do.
 type relay struct {
 	redis *redis.Client
-	ready chan struct{} // something is due
+	ready chan struct{} // a request is due
 
-	mu           sync.Mutex
-	keys         map[string][]ask // guarded by mu: not known to be free, and who is next
-	takes, drops []ask            // guarded by mu: due
-	fence        uint64           // guarded by mu
+	mu sync.Mutex
+	// guarded by mu: keys that are not known to be free, and who waits for them
+	keys         map[string][]ask
+	takes, drops []ask  // guarded by mu: due
+	fence        uint64 // guarded by mu
 }
 
 type ask struct {
@@ -35,17 +36,17 @@ type ask struct {
 	key string
 }
 
-// outbox is frames that are written all at once, by client.
+// outbox has frames by client. All of them are written at once.
 type outbox map[net.Conn][]byte
 
 const (
-	relayKeys     = 32 // of one script call
+	relayKeys     = 32 // per script call
 	relayInFlight = 2
 	relayToken    = "relay:0123456789abcdef"
 )
 
-// TakeKeys and DropKeys are the least that many locks can be asked for: keys that are
-// not there are set to a token, and those that hold it deleted. They return how many.
+// TakeKeys and DropKeys are the least work for many locks. TakeKeys sets keys that do not exist to
+// a token, and DropKeys deletes keys that have the token. Each returns the number of these keys.
 var (
 	TakeKeys = redis.NewScript(`
 local n = 0
@@ -57,10 +58,11 @@ for i, v in ipairs(held) do if v == ARGV[1] then mine[#mine + 1] = KEYS[i] end e
 return #mine > 0 and redis.call("DEL", unpack(mine)) or 0`)
 )
 
-// RelayUpstream is the file beside a relay's socket with the address of its Redis.
+// RelayUpstream returns the path of the file beside a relay's socket that has the address of its
+// Redis.
 func RelayUpstream(socket string) string { return filepath.Join(filepath.Dir(socket), "upstream") }
 
-// ServeRelay relays until something goes wrong.
+// ServeRelay runs a relay until something goes wrong.
 func ServeRelay(l net.Listener) error {
 	addr, err := os.ReadFile(RelayUpstream(l.Addr().String()))
 	if err != nil {
@@ -77,7 +79,7 @@ func ServeRelay(l net.Listener) error {
 	for range relayInFlight {
 		go func() {
 			fmt.Fprintln(os.Stderr, r.carry())
-			l.Close() // ends it all
+			l.Close() // ends everything
 		}()
 	}
 	for {
@@ -115,7 +117,7 @@ func (r *relay) serve(c net.Conn) {
 	}
 }
 
-// takeLocked has a key asked for, for one who came first, and those behind it.
+// takeLocked requests a key for a, which came first, and for the queue behind it.
 func (r *relay) takeLocked(a ask, queue []ask) {
 	r.keys[a.key] = queue
 	r.takes = append(r.takes, a)
@@ -140,7 +142,7 @@ func (r *relay) grantLocked(a ask, box outbox) {
 		&protocol.Grant{Fence: r.fence, Left: 30_000, Deadline: 1 << 31, Count: 1})
 }
 
-// carry asks the Redis for all that is due, and answers.
+// carry sends everything that is due to the Redis, and answers the clients.
 func (r *relay) carry() error {
 	box := outbox{}
 	for range r.ready {
@@ -157,7 +159,7 @@ func (r *relay) carry() error {
 		}
 		for _, a := range drops {
 			box[a.by] = protocol.AppendReleased(box[a.by], a.id, 0)
-			if queue := r.keys[a.key]; len(queue) > 0 { // meanwhile
+			if queue := r.keys[a.key]; len(queue) > 0 { // clients that have asked meanwhile
 				r.takeLocked(queue[0], queue[1:])
 			} else {
 				delete(r.keys, a.key)
@@ -176,7 +178,7 @@ func (r *relay) wakeLocked() {
 	}
 }
 
-// call has every ask carried out; any that is not is an error.
+// call carries out every request. A request that is not carried out is an error.
 func (r *relay) call(takes, drops []ask) error {
 	ctx, p := context.Background(), r.redis.Pipeline()
 	for script, asks := range map[*redis.Script][]ask{TakeKeys: takes, DropKeys: drops} {

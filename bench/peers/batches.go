@@ -16,8 +16,8 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// The least that each store can be asked for in batches: a key that must not be
-// there, and its removal. No queue is looked at, and only Redis gives a fence.
+// This file has the least work in batches for each store: to create keys that must not exist, and
+// to remove them. Nothing looks at a queue, and only Redis gives a fence.
 
 type etcdBatches struct {
 	c     *clientv3.Client
@@ -77,7 +77,7 @@ func openSQLBatches(a *load.BatchesArgs) (load.Batcher, error) {
 func (s sqlBatches) LockAll(ctx context.Context,
 	keys []string) (func(context.Context) error, error) {
 	owner := rand.Text()
-	slices.Sort(keys) // two batches that lock rows in other orders would dead-lock
+	slices.Sort(keys) // two batches that lock rows in different orders would deadlock
 	rows, names := make([]any, 0, 3*len(keys)), make([]any, 0, len(keys)+1)
 	for _, k := range keys {
 		rows, names = append(rows, k, owner, s.ttl.Seconds()), append(names, k)
@@ -94,7 +94,7 @@ func (s sqlBatches) LockAll(ctx context.Context,
 	}, nil
 }
 
-// changed says whether as many rows were changed as had to be.
+// changed returns a function that checks how many rows were changed.
 func changed(r sql.Result, err error) func(want int64) error {
 	return func(want int64) error {
 		if err != nil {
@@ -107,7 +107,7 @@ func changed(r sql.Result, err error) func(want int64) error {
 	}
 }
 
-// redisBatches pipelines one script call a lock, as keys scattered over a cluster's
+// redisBatches pipelines one script call per lock, which keys that are scattered over a cluster's
 // slots need. The keys have many hash tags, each with its fence counter.
 type redisBatches struct {
 	c   redis.UniversalClient
@@ -158,7 +158,7 @@ func (r *redisBatches) LockAll(ctx context.Context,
 	}, nil
 }
 
-// all says whether each call answered something.
+// all reports whether every call has answered something.
 func all(cmds []redis.Cmder, err error) error {
 	for _, c := range cmds {
 		if n, _ := c.(*redis.Cmd).Int64(); n == 0 && err == nil {

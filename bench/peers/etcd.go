@@ -13,22 +13,23 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// etcdMutex is etcd's own recipe. Its sessions are the owners: callers that share one
-// and want the same key do not exclude each other.
+// etcdMutex is etcd's own recipe. Its sessions are the owners: callers that share a session do not
+// exclude each other from the same key.
 type etcdMutex struct {
 	c        *clientv3.Client
 	sessions []*concurrency.Session
-	doors    *gosync.Map // by key, a chan with room for the one caller that may go on; nil without
+	// by key: a channel with room for the one caller that may proceed; nil if not used
+	doors *gosync.Map
 }
 
-// openEtcdMutex has one session for all callers, who want keys of their own.
+// openEtcdMutex has one session for all callers, which use different keys.
 func openEtcdMutex(a *load.PairsArgs) (load.Locker, error) { return newEtcdMutex(a, 1) }
 
 // openEtcdMutexEach has a session for each caller.
 func openEtcdMutexEach(a *load.PairsArgs) (load.Locker, error) { return newEtcdMutex(a, a.Callers) }
 
-// openEtcdMutexDoor has one session, and lets one caller a key get to it at a time, in
-// their order: what a program can do by itself for what it alone wants.
+// openEtcdMutexDoor has one session. It admits one caller at a time to each key, in their order. A
+// program can do that by itself for keys that only this program uses.
 func openEtcdMutexDoor(a *load.PairsArgs) (load.Locker, error) {
 	e, err := newEtcdMutex(a, 1)
 	if err == nil {
@@ -71,7 +72,7 @@ func (e *etcdMutex) Lock(ctx context.Context, caller int,
 	}, nil
 }
 
-// door blocks until no other caller of this process is at the key.
+// door blocks until no other caller of this process uses the key.
 func (e *etcdMutex) door(ctx context.Context, key string) (leave func(), err error) {
 	if e.doors == nil {
 		return func() {}, nil

@@ -19,14 +19,14 @@ import (
 
 var errNotHeld = errors.New("not held any more")
 
-// newClient is go-redis as it comes, but for the time that a caller may wait for
-// a connection: 64 callers share its default pool.
+// newClient returns go-redis with its defaults, except for the time that a caller may wait for a
+// connection, because 64 callers share its default pool.
 func newClient(a *load.PairsArgs) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: a.Addr, PoolTimeout: 30 * time.Second})
 }
 
-// goRedis is the recipe by hand: SET NX PX, again after a while if it has to be had,
-// then compare and delete.
+// goRedis is the recipe by hand: SET NX PX, which is repeated after a pause if the caller waits,
+// and then compare and delete.
 type goRedis struct {
 	*redis.Client
 	*load.PairsArgs
@@ -134,9 +134,9 @@ type rueidisLocker struct {
 	wait bool
 }
 
-// openRueidislock is for one Redis, in the way of client tracking that is the faster
-// one where nobody waits: a client is not told of its own writes.
-// TryNextAfter's default of 20 ms runs out where cores are busy.
+// openRueidislock is for one Redis. It uses the way of client tracking that is faster if no caller
+// waits: a client is not told of its own writes. The default of 20 ms for TryNextAfter is too short
+// on busy cores.
 func openRueidislock(a *load.PairsArgs) (load.Locker, error) { return newRueidislock(a, true) }
 
 // openRueidislockLoop uses the library's default way of client tracking.

@@ -1,7 +1,6 @@
-// Command peers is a worker of the benchmarks that takes locks with other
-// libraries, straight at a store. It is a module of its own, so that the product
-// does not depend on what it is compared with. The bench driver builds and runs
-// it.
+// Command peers is a worker of the benchmarks that acquires locks with other libraries, directly at
+// a store. It is a module of its own, so that the product does not depend on these libraries. The
+// bench driver builds and runs it.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 	ourredis "github.com/locksidecar/locksidecar/upstream/redis"
 )
 
-// renewing is one caller that renews a pipeline's worth of locks, then the next.
+// renewing is one caller that renews one pipeline of locks after the other.
 type renewing struct {
 	args  load.RenewArgs
 	keys  []string
@@ -58,7 +58,7 @@ func (r *renewing) Run(ctx context.Context, _ int, rec *harness.Rec) error {
 
 func (r *renewing) Close() { r.close() }
 
-// bare is PEXPIRE through go-redis: what a renewal cannot do without.
+// bare renews with PEXPIRE through go-redis, which is the least work for a renewal.
 func bare(r *renewing) error {
 	c := redis.NewClient(&redis.Options{Addr: r.args.Addr})
 	for i, k := range r.keys {
@@ -84,10 +84,10 @@ func bare(r *renewing) error {
 	return nil
 }
 
-// holder is the instance that has the locks, in worker after worker.
+// holder is the instance that has the locks, in all workers.
 const holder = "AAAAAAAAAAAAAAAAAAAAAA"
 
-// driver is the product's own store, called as the daemon calls it.
+// driver renews with the product's own store driver, as the daemon does.
 func driver(r *renewing) error {
 	cfg, err := ourredis.Parse("redis://" + r.args.Addr + "?timeout=30s")
 	if err != nil {

@@ -7,15 +7,14 @@ import (
 	"errors"
 	"time"
 
-	_ "github.com/go-sql-driver/mysql" // the driver of its name
+	_ "github.com/go-sql-driver/mysql" // the driver mysql
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver pgx
 
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// sqlPool is what people do with their database: a lock is a row that they insert,
-// and delete again, each by a statement that commits by itself, on the connections of
-// one pool.
+// sqlPool is what people do with their database. A lock is a row that a statement inserts, and
+// another one deletes. Each statement commits by itself, on the connections of one pool.
 type sqlPool struct {
 	db             *sql.DB
 	ttl            time.Duration
@@ -33,17 +32,18 @@ const (
 	postgresDelete = "DELETE FROM pool WHERE name = $1 AND owner = $2"
 )
 
-// openSQLPool has the driver put arguments into the text, so that a statement is one
-// round trip; prepared ones are as fast.
+// openSQLPool makes the driver put arguments into the text, so that a statement takes one round
+// trip. Prepared statements are as fast.
 func openSQLPool(a *load.PairsArgs) (load.Locker, error) { return newSQLPool(a, "") }
 
-// newSQLPool opens a pool whose sessions have further settings.
+// newSQLPool opens a pool whose sessions have additional settings.
 func newSQLPool(a *load.PairsArgs, settings string) (*sqlPool, error) {
 	return newPool("mysql", "root@tcp("+a.Addr+")/locks?interpolateParams=true"+settings, rowTable,
 		rowInsert, rowDelete, a.TTL)
 }
 
-// openPostgresPool is openSQLPool for PostgreSQL. Statements are prepared once for each connection.
+// openPostgresPool is like openSQLPool, for PostgreSQL. Statements are prepared once for each
+// connection.
 func openPostgresPool(a *load.PairsArgs) (load.Locker, error) {
 	return newPool("pgx", "postgres://postgres@"+a.Addr+"/postgres?sslmode=disable", postgresTable,
 		postgresInsert, postgresDelete, a.TTL)

@@ -10,14 +10,15 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// What others notice of a client that means no good: pairs of two callers with keys of their own,
-// alone and beside each kind of abuse, on the embedded store, where nothing else takes time. As
-// root the abuser is another user, and has a user's limits; else those of its connections.
+// What do other clients notice of an abusive client? They are pairs of two callers with keys of
+// their own, alone and beside each kind of abuse. The store is the embedded one, where nothing else
+// takes time. If the benchmark runs as root, the abuser is another user, and has the limits of a
+// user. Otherwise it has the limits of its connections.
 //
-// Once the daemon bounds how fast a user asks, and others ask as programs do, with pauses: they
-// should notice nothing. And once it does not, and others ask without a pause: who may ask has as
-// much of the machine as he can use, in turns with others, so that is a limit. So is a process that
-// only computes.
+// In the first part, the daemon limits the rate of a user's requests, and the other clients pause
+// between requests, as programs do. They should notice nothing. In the second part, there is no
+// such limit and there are no pauses. A user may then use as much of the machine as possible, in
+// turns with others, so this shows a limit. A process that only computes shows another limit.
 
 const (
 	abuseScene   = "abuse"
@@ -38,7 +39,7 @@ func abuse(e *Env) error {
 	return e.abused(false)
 }
 
-// abused measures beside each kind of abuse, with a bound on requests a second or without.
+// abused measures beside each kind of abuse, with or without a limit on requests per second.
 func (e *Env) abused(bounded bool) error {
 	args, name := load.WorkArgs{PairsArgs: load.PairsArgs{Callers: abuseCallers, TTL: redisTTL}},
 		func(kind string) string { return kind + ", without a bound" }
@@ -84,7 +85,7 @@ func (e *Env) abused(bounded bool) error {
 	return e.nothingLeft(abuseScene, d, "abuse:")
 }
 
-// beside runs others while somebody abuses the daemon.
+// beside runs others while a client abuses the daemon.
 func (e *Env) beside(kind string, d *Daemon, others func() (*harness.Outcome,
 	error)) func() (*harness.Outcome, error) {
 	return func() (o *harness.Outcome, err error) {

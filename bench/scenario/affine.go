@@ -9,33 +9,34 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Two hosts, a daemon each, on one Redis that is half a millisecond away, want the
-// same keys, and each key is wanted by its own host always; or by the other one time in a hundred.
-// With linger a key stays with its host while nobody holds it. Beside it are the same daemons
-// without linger, and a library straight at the Redis over the same line, which it has to go along
-// twice for each lock. What is timed is the wait, and once more by itself that for keys of the
-// other host.
+// Two hosts use the same keys. Each has a daemon on one Redis that is half a millisecond away. In
+// some rows, only the host of a key acquires it. In others, the other host makes one acquire in a
+// hundred. With linger, a key stays on its host while it has no holder. The scene compares this
+// with the same daemons without linger, and with a library directly at the Redis. The library uses
+// the same line, twice for each lock. The rows measure the waits, and separately the waits for keys
+// of the other host.
 //
-// One acquire in a hundred by the other host cannot cost less than 0.05 store commands an
-// acquire, whatever a host does, since the key has to go there and back: some eight. And a
-// key that was wanted is not kept for linger_pause (daemon/engine/sim/STUDY.md says what of that).
+// If the other host makes one acquire in a hundred, an acquire takes at least 0.05 store commands on
+// average. The key has to move there and back, which takes about eight commands. In addition, a key
+// that another host has waited for does not linger for linger_pause (see
+// daemon/engine/sim/STUDY.md).
 //
-// There are two shapes. Where many callers keep the cores busy, what a lock costs in CPU
-// decides; one caller a host shows what the way costs. The line is a process and takes
-// from the cores what a network would not, most of it for who goes along it most: so CPU
-// is compared without it, too.
+// There are two shapes. With many callers, the cores are busy, and the CPU time of a lock decides.
+// One caller per host shows the cost of the distance. The line is a process, which uses CPU time
+// that a network would not use, most of it for the rows that use the line most. So CPU time is also
+// compared without the line's.
 //
-// A key's own past says whether it is kept: a row's keys are the same in all rounds, and
-// have one before the first.
+// The history of a key decides whether it lingers. So the keys of a row are the same in all rounds,
+// and are used before the first round.
 
 const (
 	affinePast = 2   // runs of each row with linger before the first round
-	affineOwn  = 990 // of a thousand acquires, where the other host wants keys too
+	affineOwn  = 990 // of a thousand acquires, if the other host uses the keys, too
 	lingerFor  = "2s"
 )
 
-// affineCrews are both hosts' processes, with as many keys as they come back to well within a
-// linger, and a row's window is long for.
+// affineCrews are the processes of both hosts. Each has a number of keys such that callers return
+// to a key well within the linger time, and within a row's window.
 var affineCrews = []affineCrew{{crew{16, 4}, 1000}, {crew{2, 1}, 100}}
 
 type affineCrew struct {
@@ -43,11 +44,11 @@ type affineCrew struct {
 	keys int
 }
 
-// affineWay is one way to the locks. Its keys are its own.
+// affineWay is one way to the locks. No other row uses its keys.
 type affineWay struct {
 	name  string
 	own   int  // of a thousand acquires
-	past  bool // it makes a difference
+	past  bool // the history of its keys matters
 	fleet harness.Fleet
 	hosts []string // Addr of each
 }
@@ -135,10 +136,10 @@ func (e *Env) checkAffine(scene string, c crew) {
 		rep.Values(scene, mostly.row(c), "redis_calls_op"))
 }
 
-// offLine is the column of CPU of all but the line.
+// offLine is the column of the CPU time without the line's.
 const offLine = "cpu_off_line_us_op"
 
-// affine is a row of both hosts' processes.
+// affine is a row of the processes of both hosts.
 func (e *Env) affine(w affineWay, c affineCrew) row {
 	e.sockets++
 	args := load.AffineArgs{Hosts: w.hosts, Own: w.own}
@@ -163,7 +164,7 @@ func (e *Env) affine(w affineWay, c affineCrew) row {
 	}}
 }
 
-// through has a way go through two daemons.
+// through makes a way use two daemons.
 func (w affineWay) through(t twins, watch harness.Watch) affineWay {
 	watch.Server, watch.Beside = t[0].PID(), []int{t[1].PID()}
 	w.fleet, w.hosts = harness.Fleet{Load: load.Affine, Watch: watch},

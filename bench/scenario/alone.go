@@ -7,11 +7,10 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// One caller alone takes and gives up keys that nobody else wants: through the daemon,
-// and with go-redis straight at the Redis. There is nothing to gather, so the daemon's
-// hop comes on top: at the least an echo on the socket for each of the two requests.
-// On a local Redis that is much, on one with a line of half a millisecond between,
-// little. The line takes from both alike.
+// One caller alone acquires and releases keys that nothing else uses, through the daemon and with
+// go-redis directly at the Redis. There is nothing to batch, so the daemon only adds a hop: at
+// least an echo on the socket for each of the two requests. That is much with a local Redis, and
+// little if the Redis is half a millisecond away. The line costs both the same.
 
 const lineRoundTrip = 500 * time.Microsecond
 
@@ -101,7 +100,7 @@ type line struct {
 	close func() error
 }
 
-// line puts lineRoundTrip between its Addr and target.
+// line opens a line with a delay of lineRoundTrip to target.
 func (e *Env) line(target string) (*line, error) {
 	p, socket, err := e.bare(load.Line)
 	if err != nil {

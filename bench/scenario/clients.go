@@ -10,24 +10,24 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// The languages' side of the matrix: programs in Python and in Java take locks on one
-// Redis through the daemon, with its clients, and with what they would use without it:
-// redis-py's Lock, Redisson's RLock; and Java on one ZooKeeper, with Curator's
-// InterProcessMutex. redis-py polls: once as it does by itself, and as fast as makes
-// sense. Beside it is the least that Python can do with the daemon: bare frames on a
-// socket, and no account of what is held.
+// This is the part of the matrix for other languages. Programs in Python and Java acquire locks on
+// one Redis through the daemon, with its clients, and with what they would use without it:
+// redis-py's Lock and Redisson's RLock. Java also uses one ZooKeeper, for comparison with Curator's
+// InterProcessMutex. redis-py polls: once with its default, and once as fast as makes sense.
+// Another row shows the least that Python can do with the daemon: bare frames on a socket, without
+// a record of holds.
 //
-// What is asked for is asked of 16 processes with a thread each; other shapes have half
-// the rounds. JVMs stay from row to row, and have warmed up before the first: 16 that
-// have just started are several times as slow.
+// The targets are for 16 processes with one thread each; other shapes have half the rounds. The
+// JVMs run all rows, and have warmed up before the first, because 16 JVMs that have just started
+// are several times as slow.
 
 const (
-	pollDefault = 100 * time.Millisecond // of redis-py
+	pollDefault = 100 * time.Millisecond // the default of redis-py
 	pollEager   = time.Millisecond
 	bareLoad    = "bare"
 )
 
-// mainCrew is whom the checks are about.
+// mainCrew is the crew that the checks are for.
 var mainCrew = crew{16, 1}
 
 func clients(e *Env) error {
@@ -108,12 +108,14 @@ func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
 	return nil
 }
 
-// quickCompiler is for many JVMs: 16 that optimise on a few cores measure that.
+// quickCompiler is a flag for many JVMs. Otherwise the result shows how 16 JVMs optimize their code
+// on few cores.
 const quickCompiler = "-XX:TieredStopAtLevel=1"
 
 func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
 	watch := harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}}
-	// of runs workloads by our client and by Redisson, in JVMs of their own that stay meanwhile.
+	// of runs workloads with this product's client and with Redisson. Each has JVMs of its own, which
+	// run all its rows.
 	of := func(program []string, run func(language, ...party) error, ws ...workload) error {
 		ours := party{name: "locksidecar", load: "java", program: program, addr: d.Socket,
 			crew: &harness.Crew{}, store: r.Addr, watch: watch}
@@ -150,7 +152,7 @@ func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
 	return of(jvm(worker), half, langUnique(one), langHot(one))
 }
 
-// curators are one JVM of 16 threads on a ZooKeeper, through a daemon of their own.
+// curators runs one JVM with 16 threads on a ZooKeeper. Its daemon serves nothing else.
 func (e *Env) curators(worker string) error {
 	z, err := harness.StartZooKeeper(e.Dir)
 	if err != nil {
@@ -186,7 +188,7 @@ func (e *Env) curators(worker string) error {
 	return nil
 }
 
-// buildJava builds the worker with the client as it stands here.
+// buildJava builds the worker with the present source of the client.
 func (e *Env) buildJava() (worker string, err error) {
 	dir := filepath.Join(e.Root, "bench", "clients", "java")
 	mvn := exec.CommandContext(e.Ctx, "mvn", "-q", "-B", "-f", dir, "package", "-DskipTests",
@@ -197,7 +199,7 @@ func (e *Env) buildJava() (worker string, err error) {
 	return filepath.Join(dir, "worker", "target", "worker.jar"), nil
 }
 
-// jvm runs worker.
+// jvm returns the command that runs worker.
 func jvm(worker string, flags ...string) []string {
 	return append(append([]string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"}, flags...),
 		"-jar", worker)

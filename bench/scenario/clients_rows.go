@@ -11,18 +11,18 @@ import (
 
 const clientTTL = 30 * time.Second
 
-// ClientArgs is what a worker in another language is told.
+// ClientArgs are the arguments of a worker in another language.
 type ClientArgs struct {
 	load.WorkArgs
-	Sleep time.Duration // of peers that poll, between two looks
+	Sleep time.Duration // the pause between two polls of a peer that polls
 }
 
-// crew is how many processes and how many threads in each.
+// crew is a number of processes, and of threads in each.
 type crew struct{ procs, threads int }
 
 func (s crew) String() string { return fmt.Sprintf("%dx%d", s.procs, s.threads) }
 
-// The matrix's workloads for a crew in another language.
+// The workloads of the matrix for a crew in another language.
 func langUnique(s crew) workload {
 	return workload{name: "unique", about: "Keys of their own", crew: s}
 }
@@ -41,19 +41,19 @@ func langReads(s crew) workload {
 // party is one way to locks in one language.
 type party struct {
 	name    string
-	load    string   // the worker's name for it
-	program []string // the worker
-	addr    string   // of the daemon's socket, or of the store
+	load    string   // the name of the load in the worker
+	program []string // the command of the worker
+	addr    string   // the daemon's socket, or the store
 	poll    time.Duration
-	crew    *harness.Crew // that stays from row to row; nil: processes of each row's own
-	store   string        // where the locks are in the end
+	crew    *harness.Crew // runs all rows; nil if each row has processes of its own
+	store   string        // the address of the store that has the locks
 	watch   harness.Watch
 }
 
-// straight says that it goes to the store without the daemon.
+// straight reports whether the party uses the store without the daemon.
 func (p party) straight() bool { return p.addr == p.store }
 
-// language is one workload in one language, a scene of its own in the report.
+// language is one workload in one language. It is a scene of its own in the report.
 type language struct {
 	name string
 	w    workload
@@ -61,7 +61,7 @@ type language struct {
 
 func (l language) scene() string { return l.name + " " + l.w.scene() }
 
-// run interleaves the parties.
+// run interleaves the rows of the parties.
 func (l language) run(e *Env, parties ...party) error {
 	var rows []row
 	for _, p := range parties {
@@ -70,7 +70,7 @@ func (l language) run(e *Env, parties ...party) error {
 	return e.interleave(l.scene(), rows)
 }
 
-// runHalf is run with half the rounds, one at least.
+// runHalf is like run, with half the rounds, but at least one.
 func (l language) runHalf(e *Env, parties ...party) error {
 	all := e.Rounds
 	defer func() { e.Rounds = all }()
@@ -78,7 +78,7 @@ func (l language) runHalf(e *Env, parties ...party) error {
 	return l.run(e, parties...)
 }
 
-// draw has the scene shown as a picture.
+// draw adds a picture of the scene.
 func (l language) draw(e *Env, parties ...party) {
 	p := harness.Plot{
 		Scene: l.scene(), Title: fmt.Sprintf("%s, %s, %d × %d threads", l.w.about, l.name, l.w.crew.procs,
@@ -99,20 +99,20 @@ func (l language) draw(e *Env, parties ...party) {
 	e.Report.Draw(p)
 }
 
-// ratio is what one party did of another, each round by itself.
+// ratio returns the rate of one party divided by the rate of another, round by round.
 func (l language) ratio(e *Env, a, b party) []float64 {
 	return e.Report.Ratio(l.scene(), a.name, b.name, l.w.rate())
 }
 
-// clientStart is what the workers may take until they have warmed up: 16 JVMs take a while.
+// clientStart bounds the time in which workers warm up. 16 JVMs take a while.
 const clientStart = 3 * time.Minute
 
-// speaking is a row of workers in another language, with the connections that they,
-// or the daemon for them, have to the store meanwhile.
+// speaking is a row of workers in another language. It includes the number of connections to the
+// store of the workers, or of the daemon for them.
 func (e *Env) speaking(w workload, p party) row {
 	conns := 0
 	return row{p.name, func() (*harness.Outcome, error) {
-		e.sockets++ // keys of its own: fences on the board start afresh
+		e.sockets++ // each run has keys of its own, because fences on the board begin again
 		args := ClientArgs{w.work, p.poll}
 		args.Addr, args.Callers, args.TTL, args.Prefix = p.addr, w.crew.threads, clientTTL,
 			fmt.Sprintf("bench:%d", e.sockets)

@@ -7,16 +7,16 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// The same callers through a daemon on a Redis Cluster of three nodes and through
-// one on a standalone Redis, all on this machine. A script call is for one slot, so
-// keys scattered over the slots are a call each, and all that a batch saves there is
-// round trips and system calls. Keys that share a hash tag share a slot: few tags
-// give calls of many keys again. With one tag all is on one node.
+// The same callers use a daemon on a Redis Cluster of three nodes, and one on a standalone Redis,
+// all on this machine. A script call is for one slot. If keys are scattered over the slots, each
+// needs a call, and a batch saves only round trips and system calls. Keys that share a hash tag
+// share a slot, so with few tags a call has many keys again. With one tag, all keys are on one
+// node.
 
 const (
 	clusterNodes = 3
 	clusterTags  = 16
-	bareTags     = 5000 // each with a fence counter: as good as scattered
+	bareTags     = 5000 // each tag has a fence counter; so many are like scattered keys
 )
 
 func clusterPairs(e *Env) error {

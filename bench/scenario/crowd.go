@@ -8,10 +8,11 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// Many sessions, each with a lock and with a call now and then: what each takes of memory and
-// descriptors, how long a call takes among so many, and that all is given back when they have gone.
-// They are on one daemon if it may have three descriptors for each, and else on as many as it
-// takes; a worker has the sessions of one daemon, with two descriptors each.
+// Many sessions each hold a lock and make a call now and then. The scene measures the memory and
+// descriptors of a session, and how long a call takes. It checks that everything is released when
+// the sessions have ended. All sessions are on one daemon if it may have three descriptors for
+// each. Otherwise there are as many daemons as necessary. A worker has the sessions of one daemon,
+// with two descriptors each.
 
 const (
 	crowdScene    = "crowd"
@@ -20,8 +21,8 @@ const (
 	crowdBreath   = 5 * time.Second
 	crowdFor      = 30 * time.Second
 	crowdP99      = 10  // ms
-	crowdFiles    = 3   // of a session
-	crowdSpare    = 200 // descriptors for all else
+	crowdFiles    = 3   // per session
+	crowdSpare    = 200 // descriptors for everything else
 	crowdPatience = 2 * time.Minute
 )
 
@@ -37,7 +38,8 @@ func crowded(e *Env) error {
 	most := (files - crowdSpare) / crowdFiles
 	daemons := (sessions + most - 1) / most
 	if daemons > 1 {
-		e.Report.Note("%s: this machine lets a process have %d descriptors at the most, so the sessions are on %d daemons.", crowdScene, files, daemons)
+		e.Report.Note("%s: this machine lets a process have at most %d descriptors, "+
+			"so the sessions are on %d daemons.", crowdScene, files, daemons)
 	}
 	for round := range min(e.Rounds, 3) {
 		for _, store := range []string{"embedded", "redis"} {
@@ -60,8 +62,8 @@ func crowded(e *Env) error {
 	return nil
 }
 
-// crowdOn has sessions on each of so many daemons of one store, or of a store each if it is
-// embedded.
+// crowdOn runs the sessions on several daemons of one store. If the store is embedded, each daemon
+// has its own.
 func (e *Env) crowdOn(store string, daemons, sessions int) (harness.Metrics, error) {
 	url := "memory:"
 	if store == "redis" {

@@ -8,8 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// launch starts a daemon on the store upstream, with more flags, and does not wait for
-// it.
+// launch starts a daemon on the store upstream, with additional flags, and does not wait for it.
 func (e *Env) launch(upstream string, flags ...string) (*Daemon, error) {
 	socket, args, err := e.serving(upstream, flags)
 	if err != nil {
@@ -22,7 +21,7 @@ func (e *Env) launch(upstream string, flags ...string) (*Daemon, error) {
 	return &Daemon{p, socket}, nil
 }
 
-// serving is how a daemon is started, and where it will listen.
+// serving returns the arguments that start a daemon, and the path of its socket.
 func (e *Env) serving(upstream string, flags []string) (socket string, args []string, err error) {
 	if err := e.buildDaemon(); err != nil {
 		return "", nil, err
@@ -31,7 +30,7 @@ func (e *Env) serving(upstream string, flags []string) (socket string, args []st
 	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
 		return "", nil, err
 	}
-	// on a machine that stands still for a moment no window may have an error
+	// Otherwise a pause of the machine could cause an error in a short run.
 	if e.Short && upstream != "memory:" {
 		sep := "?"
 		if strings.Contains(upstream, "?") {
@@ -61,7 +60,7 @@ func (e *Env) redis() (*harness.Redis, error) {
 	return r, err
 }
 
-// redisDaemon starts a Redis and a daemon on it; stop ends both.
+// redisDaemon starts a Redis and a daemon on it. stop ends both.
 func (e *Env) redisDaemon(scene string) (r *harness.Redis, d *Daemon, stop func(), err error) {
 	if r, err = e.redis(); err != nil {
 		return nil, nil, nil, err
@@ -73,14 +72,14 @@ func (e *Env) redisDaemon(scene string) (r *harness.Redis, d *Daemon, stop func(
 	return r, d, func() { e.stop(scene, d); r.Stop() }, nil
 }
 
-// stop ends a daemon. One that ends badly is a fault of the run.
+// stop ends a daemon. If the daemon fails, that is a fault of the run.
 func (e *Env) stop(scene string, d *Daemon) {
 	if err := d.Stop(); err != nil {
 		e.Report.Fault("%s: the daemon ended with %v\n%s", scene, err, d.Said())
 	}
 }
 
-// bare starts one of the servers to compare with, and returns its socket.
+// bare starts one of the servers for comparison, and returns its socket.
 func (e *Env) bare(name string) (*harness.Process, string, error) {
 	socket := e.socket(name)
 	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {

@@ -1,5 +1,5 @@
-// Package scenario holds what is measured: each file is one scene with its rows,
-// its checks against what was asked for, and the reason for its shape. Rows are
-// run in turn, round by round (A B C, A B C, …), so that what the machine does to
-// one it does to all, and ratios are taken within a round.
+// Package scenario defines what is measured. Each file is one scene with its rows, its checks
+// against the targets, and the reason for its shape. Rows are run in turn, round by round (A B C, A
+// B C, …), and ratios are taken within a round. So what the machine does to one row, it does to
+// all.
 package scenario

@@ -13,12 +13,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// One client holds a million locks of 30 s on one Redis for ten minutes: 107,000 renewals a second,
-// as each is due after 0.31 of its TTL. None may be lost, which is looked at where it counts, at
-// the time that keys at the store have left; and another session takes locks of its own meanwhile,
-// one each hundredth of a second. Its times count from when an acquire was due if the one before
-// was late. Beside it a bare SET NX is sent to the same Redis as often: what the machine and Redis
-// leave to anybody.
+// One client holds a million locks of 30 s on one Redis for ten minutes. Each lock is due after
+// 0.31 of its TTL, so the daemon makes 107,000 renewals per second. No lock may be lost: the scene
+// checks the remaining time of keys in the store, which is what counts. Meanwhile another session
+// acquires a lock every hundredth of a second. If the acquire before it was late, the time of an
+// acquire counts from when it was due. For comparison, a bare SET NX is sent to the same Redis as
+// often. It shows what the machine and Redis leave to any client.
 
 const (
 	enduranceScene = "endurance"
@@ -28,7 +28,7 @@ const (
 	enduredFor     = 10 * time.Minute
 	enduredBriefly = 10 * time.Second
 	enduredBreath  = 10 * time.Millisecond
-	enduredLooks   = 5 * time.Second // between two looks at the store
+	enduredLooks   = 5 * time.Second // between two checks of the store
 	enduredP99     = 10              // ms
 )
 
@@ -55,7 +55,7 @@ func endurance(e *Env) error {
 	return nil
 }
 
-// endured is what holds out.
+// endured is the state of the scene.
 type endured struct {
 	e      *Env
 	n      int
@@ -97,7 +97,7 @@ func (e *Env) endure(n int, long time.Duration) (harness.Metrics, error) {
 	return m, errors.Join(holder.Close(), e.givenBack(d, "bench:"))
 }
 
-// watched has another session work, and looks at the keys, for so long.
+// watched runs another session and checks the keys, for the time long.
 func (x *endured) watched(long time.Duration) (harness.Metrics, error) {
 	ctx, cancel := context.WithTimeout(x.e.Ctx, long)
 	defer cancel()
@@ -132,7 +132,7 @@ func (x *endured) watched(long time.Duration) (harness.Metrics, error) {
 	}, err
 }
 
-// visit takes a key that is new and gives it up, again and again, until ctx ends.
+// visit acquires and releases a new key again and again, until ctx ends.
 func (x *endured) visit(ctx context.Context) error {
 	c, err := client.Dial(ctx, x.d.Socket, client.Options{Name: "visitor"})
 	if err != nil {
@@ -152,7 +152,7 @@ func (x *endured) visit(ctx context.Context) error {
 	return nil
 }
 
-// set does the like without a daemon.
+// set does the same without a daemon.
 func (x *endured) set(ctx context.Context) error {
 	c := x.direct()
 	defer c.Close()
@@ -166,7 +166,7 @@ func (x *endured) set(ctx context.Context) error {
 	return nil
 }
 
-// again takes and gives up, each enduredBreath, until ctx ends.
+// again acquires and releases, once per enduredBreath, until ctx ends.
 func again(ctx context.Context, h *harness.Hist,
 	take func(i int) (giveUp func() error, err error)) error {
 	due := time.Now()
@@ -189,7 +189,7 @@ func again(ctx context.Context, h *harness.Hist,
 	return nil
 }
 
-// judge says what is wrong, by what the client was told and by the daemon's own account.
+// judge reports what is wrong, according to the client's pushes and the daemon's own counts.
 func (x *endured) judge(m harness.Metrics) error {
 	all, err := x.d.read(x.e.Ctx)
 	if err != nil {

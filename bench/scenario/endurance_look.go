@@ -12,20 +12,20 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// pttls are what keys at a Redis had left when they were looked at.
+// pttls has the remaining times of keys in a Redis.
 type pttls struct {
 	n, missing int
 	least      time.Duration
-	fewest     int64 // keys that there were
+	fewest     int64 // the smallest number of keys so far
 }
 
-// direct is a connection to the Redis without a daemon.
+// direct returns a connection to the Redis, without a daemon.
 func (x *endured) direct() *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: x.r.Addr, PoolSize: 1, MaxRetries: -1,
 		ReadTimeout: time.Minute})
 }
 
-// look samples the keys again and again, until ctx ends: other ones each time.
+// look checks samples of the keys again and again, until ctx ends. Each sample is a different one.
 func (x *endured) look(ctx context.Context) error {
 	c := x.direct()
 	defer c.Close()
@@ -45,7 +45,7 @@ func (x *endured) look(ctx context.Context) error {
 	}
 }
 
-// more looks at samples of n keys, in small pieces: others want the server too.
+// more checks a sample of n keys, in small parts, because others use the server, too.
 func (p *pttls) more(ctx context.Context, c *redis.Client, n int) error {
 	size, err := c.DBSize(ctx).Result()
 	if err != nil {
@@ -74,8 +74,8 @@ func (p *pttls) more(ctx context.Context, c *redis.Client, n int) error {
 	return nil
 }
 
-// givenBack waits until a daemon holds nothing of a prefix any more, and its store knows nothing of
-// it either.
+// givenBack waits until a daemon holds no key with a prefix any more, and its store has none
+// either.
 func (e *Env) givenBack(d *Daemon, prefix string) error {
 	ctx, cancel := context.WithTimeout(e.Ctx, 2*time.Minute)
 	defer cancel()
@@ -98,7 +98,7 @@ func (e *Env) givenBack(d *Daemon, prefix string) error {
 			if err != nil {
 				return fmt.Errorf("list what is left: %w", err)
 			}
-			if after = next; rows > 0 { // from the start again, a little later
+			if after = next; rows > 0 { // from the beginning again, a little later
 				after = ""
 				time.Sleep(time.Millisecond)
 			} else if next == "" {

@@ -9,16 +9,16 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// Env is what scenes run in.
+// Env is the environment of the scenes.
 type Env struct {
 	Ctx    context.Context
-	Root   string // of the source
-	Dir    string // for sockets, programs and other things that go away
+	Root   string // the source directory
+	Dir    string // for sockets, programs and other temporary files
 	Short  bool
 	Rounds int
 	Warm   time.Duration
 	Window time.Duration
-	Soak   time.Duration // for how long the scene of that name goes on
+	Soak   time.Duration // the duration of the scene soak
 	Report *harness.Report
 	Logf   func(format string, a ...any)
 
@@ -33,7 +33,7 @@ type Scene struct {
 	Run         func(*Env) error
 }
 
-// Scenes are those that run unless others are named, in their order.
+// Scenes are the scenes that run by default, in their order.
 var Scenes = []Scene{
 	{"idle", "an idle daemon: memory, CPU, start to first lock", idle},
 	{"local", "re-entry and busy try against a bare echo server", local},
@@ -62,20 +62,20 @@ var Scenes = []Scene{
 	{"fleet", "100 daemons on one Redis, with keys that other hosts want too", fleets},
 }
 
-// Long are more of them, which take so long that they run only where they are named.
+// Long are more scenes. They take so long that they run only if they are named.
 var Long = []Scene{
 	{"endurance", "a million locks of 30 s on one Redis, renewed for ten minutes, and what another session notices", endurance},
 	{"soak", "a little of everything for two hours: memory, descriptors and goroutines stay as they are", soak},
 }
 
-// row is one thing that is run once a round.
+// row is one thing that is run once per round.
 type row struct {
 	name string
 	run  func() (*harness.Outcome, error)
-	more func(*harness.Outcome, harness.Metrics) // further columns; may be nil
+	more func(*harness.Outcome, harness.Metrics) // computes additional columns; may be nil
 }
 
-// interleave runs every row once, and again, for all rounds.
+// interleave runs every row once per round, for all rounds.
 func (e *Env) interleave(scene string, rows []row) error {
 	for round := range e.Rounds {
 		for _, r := range rows {
@@ -99,8 +99,8 @@ func (e *Env) interleave(scene string, rows []row) error {
 	return nil
 }
 
-// measure runs something once; where windows are short, which a machine with much else
-// to do can let pass whole, until something was done in one.
+// measure runs something once. In a short run, a busy machine may let a whole window pass; then
+// measure repeats it until something was done.
 func (e *Env) measure(run func() (*harness.Outcome, error)) (*harness.Outcome, error) {
 	if !e.Short {
 		return run()
@@ -108,7 +108,7 @@ func (e *Env) measure(run func() (*harness.Outcome, error)) (*harness.Outcome, e
 	return harness.UntilDone(e.Ctx, run)
 }
 
-// blame reports what must not happen at any speed.
+// blame reports what must never happen.
 func (e *Env) blame(scene, name string, o *harness.Outcome) {
 	if o.Overlaps > 0 {
 		e.Report.Fault("%s, %s: two held the key at once, %d times", scene, name, o.Overlaps)

@@ -11,15 +11,15 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// 64 callers in one process take and give up keys that nobody else wants, on one
-// etcd that waits for its disk: through the daemon over one connection, and with
-// etcd's own concurrency.Mutex, one session for all callers. That one waits when it
-// has to, so the row that waits is the like; a try asks etcd for less. With quiet
-// releases a caller goes on to its next lock without waiting for the answer.
+// 64 callers in one process acquire and release keys that nothing else uses, on one etcd that waits
+// for its disk. They use the daemon over one connection, and etcd's own concurrency.Mutex with one
+// session for all callers. That mutex waits if it has to, so the row whose acquires may wait is
+// comparable. A try needs less of etcd. With quiet releases, a caller continues with its next lock
+// without waiting for the answer.
 //
-// Then all want one key. The mutex needs a session for each caller there: callers that
-// share one do not exclude each other. What a program can do about that by itself,
-// one session and a door to it for one caller at a time, is beside it.
+// In the second part, all callers use one key. The mutex then needs a session for each caller,
+// because callers that share a session do not exclude each other. Another row shows what a program
+// can do about that by itself: one session, with a door that admits one caller at a time.
 
 const (
 	pairCallers = 64
@@ -74,7 +74,7 @@ func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
 	ours := stores
 	ours.Server = d.PID()
 	rows := []row{e.hot(oursRow, harness.Fleet{Load: load.Sidecar, Watch: ours}, d.Socket)}
-	if e.buildPeers() == nil { // if not, it was said
+	if e.buildPeers() == nil { // the failure has been reported already
 		for _, p := range []peer{{each, "etcd-mutex-each"}, {door, "etcd-mutex-door"}} {
 			rows = append(rows, e.hot(p.row, harness.Fleet{Load: p.load, Program: e.peersBin, Watch: stores},
 				addr))
@@ -90,13 +90,13 @@ func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
 	return nil
 }
 
-// hot is a row of pairCallers in one process that want one key.
+// hot is a row of pairCallers callers in one process that use the same key.
 func (e *Env) hot(name string, f harness.Fleet, addr string) row {
 	f.Procs, f.Warm, f.Window = 1, e.Warm, 2*e.Window // waits are long
 	args := load.WorkArgs{PairsArgs: load.PairsArgs{Addr: addr, Callers: pairCallers, TTL: pairTTL,
 		Wait: client.Forever}, Keys: 1}
 	return row{name, func() (*harness.Outcome, error) {
-		e.sockets++ // a key of its own: fences on the board start afresh
+		e.sockets++ // each run has a key of its own, because fences on the board begin again
 		args.Prefix = fmt.Sprintf("bench:%d", e.sockets)
 		return e.onBoard(f, args.Keys, func(board string) any {
 			args.Board = board
@@ -107,8 +107,8 @@ func (e *Env) hot(name string, f harness.Fleet, addr string) row {
 	}}
 }
 
-// onBoard runs a fleet with a new board for so many keys. args says what with it are its
-// arguments.
+// onBoard runs a fleet with a new board for that many keys. args returns the fleet's arguments for
+// a board.
 func (e *Env) onBoard(f harness.Fleet, keys int,
 	args func(board string) any) (*harness.Outcome, error) {
 	board, err := load.NewBoard(e.Dir, keys)
@@ -120,9 +120,9 @@ func (e *Env) onBoard(f harness.Fleet, keys int,
 	return f.Run()
 }
 
-// What can be had at all, whoever gathers the locks of so many callers: their keys in
-// bare batches, of which two are on their way at a time, for nothing but that the key
-// is not there, and without a daemon.
+// This part shows what is possible at all for a service that batches the locks of so many callers.
+// The keys are in bare batches, of which two are in flight at a time. Each batch only checks that
+// the keys do not exist, and there is no daemon.
 const (
 	bareRow      = "bare batches"
 	bareInFlight = 2
@@ -134,14 +134,14 @@ func (e *Env) bareRows(stores harness.Watch, args load.PairsArgs, peers ...peer)
 		peers...)
 }
 
-// limit says how far bare batches are from a row.
+// limit shows the ratio of a row of bare batches to another row.
 func (e *Env) limit(scene, what, bare, row string) {
 	if r := e.Report.Ratio(scene, bare, row, "ops_s"); len(r) > 0 {
 		e.Report.Limit(what, r)
 	}
 }
 
-// pairs is a row through a daemon, with what is to be seen of its store.
+// pairs is a row through a daemon, with observations of its store.
 func (e *Env) pairs(d *Daemon, args load.PairsArgs,
 	stores harness.Watch) func() (*harness.Outcome, error) {
 	args.Addr = d.Socket
@@ -151,10 +151,10 @@ func (e *Env) pairs(d *Daemon, args load.PairsArgs,
 	}
 }
 
-// peer is a row of the peers' worker.
+// peer is a row of the worker with other libraries.
 type peer struct{ row, load string }
 
-// peerRows are the rows of peers; none when these cannot be built.
+// peerRows returns the rows of peers. It returns none if the peers cannot be built.
 func (e *Env) peerRows(stores harness.Watch, args any, peers ...peer) (rows []row) {
 	if err := e.buildPeers(); err != nil {
 		e.Report.Note("The peers could not be built and were not measured: %v", err)

@@ -8,21 +8,21 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// A hundred daemons on one Redis, each a process of its own, with four callers who pause between
-// two locks. Half of what a caller wants are keys of its own host, the other half are any other
-// host's; inside they sleep, so that others come to wait. All callers are in one process and see
-// who is inside and each fence.
+// A hundred daemons use one Redis. Each is a process with four callers, which pause between two
+// locks. Half of a caller's keys belong to its own host, and the other half to any other host.
+// Callers sleep inside the lock, so that others have to wait. All callers are in one process, which
+// checks who is inside and the order of fences.
 
 const (
 	fleetScene  = "fleet"
 	fleetSize   = 100
 	fleetShort  = 8
-	fleetEach   = 4                      // callers
-	fleetKeys   = 2                      // of each host
+	fleetEach   = 4                      // callers per host
+	fleetKeys   = 2                      // keys per host
 	fleetOwn    = 500                    // of a thousand acquires
-	fleetInside = 10 * time.Millisecond  // a lock
-	fleetPause  = 400 * time.Millisecond // between two of a caller
-	fleetBound  = 30 * time.Second       // of a wait: nobody is to reach it
+	fleetInside = 10 * time.Millisecond  // time inside a lock
+	fleetPause  = 400 * time.Millisecond // time between two locks of a caller
+	fleetBound  = 30 * time.Second       // limit of a wait, which no wait may reach
 	fleetFor    = 30 * time.Second
 )
 
@@ -68,7 +68,7 @@ func fleets(e *Env) error {
 	return e.givenBack(daemons[0], "bench:")
 }
 
-// together is a row of all hosts' callers.
+// together is a row of the callers of all hosts.
 func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int,
 	long time.Duration) row {
 	var args load.HostsArgs
@@ -81,7 +81,7 @@ func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int
 	args.TTL, args.Wait, args.Section = redisTTL, fleetBound, fleetInside
 	conns := 0
 	return row{name, func() (*harness.Outcome, error) {
-		e.sockets++ // keys of their own: fences on the board start afresh
+		e.sockets++ // each run has keys of its own, because fences on the board begin again
 		args.Prefix = fmt.Sprintf("bench:fleet%d", e.sockets)
 		f := e.fleet(load.Hosts, args, 1, harness.Watch{Beside: pids, Redis: []*harness.Redis{r}})
 		f.Window = long
@@ -106,7 +106,7 @@ func (e *Env) together(name string, daemons []*Daemon, r *harness.Redis, had int
 	}}
 }
 
-// byHost adds up what callers of each host have done.
+// byHost adds up the counts of each host's callers.
 func byHost(callers []uint64, hosts int) []uint64 {
 	sums := make([]uint64, hosts)
 	for i, n := range callers {

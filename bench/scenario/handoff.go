@@ -8,19 +8,19 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// A key that all want goes from process to process: each that gets it gives it up
-// at once and queues again, in one write. With a quiet release one handoff is one
-// message in and one out, as a round trip of echo is; the processes are different, so
-// nothing of it can be batched. An answered release wakes one process more. Only
-// acquisitions after somebody else count, and a page of shared memory sees whether two
-// were ever inside at once and whether each fence was larger.
+// A key goes from process to process. Each process that gets it releases it at once and queues
+// again, in one write. With a quiet release, one handoff is one message in and one out, like a
+// round trip of an echo. The processes are different, so nothing can be batched. A release with an
+// answer wakes one more process. Only grants after another process count. A page of shared memory
+// shows whether two processes were ever inside at once, and whether each fence was larger than the
+// one before.
 //
-// The turnstile is the same quiet handoff without a lock table. The difference between it and the
-// echo is the cost of the exchange, not of the daemon.
+// The turnstile makes the same quiet handoffs without a lock table. The difference between it and
+// the echo is the cost of the exchange, not of the daemon.
 
 var chainProcs = []int{2, 4, 8}
 
-// chainChecked are the numbers of processes whose rate is checked.
+// chainChecked are the numbers of processes whose rates are checked.
 var chainChecked = []int{2, 4}
 
 func handoff(e *Env) error {
@@ -73,13 +73,14 @@ func (e *Env) chain(server *harness.Process, socket string, procs int,
 		return nil, err
 	}
 	defer os.Remove(shared)
-	e.sockets++ // a key of its own: fences on the page start afresh
+	e.sockets++ // each run has a key of its own, because fences on the page begin again
 	args := load.ChainArgs{Addr: socket, Key: fmt.Sprintf("bench:chain:%d", e.sockets),
 		Shared: shared, Quiet: quiet}
 	return e.fleet(load.Chain, args, procs, harness.Watch{Server: server.PID()}).Run()
 }
 
-// turnstile runs the chain against a bare server of its own: it forgives nothing.
+// turnstile runs the chain against a new bare server, because that server does not recover from
+// faults.
 func (e *Env) turnstile(procs int) (*harness.Outcome, error) {
 	p, socket, err := e.bare(load.Turnstile)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // built is the directory of the daemon that the tests have built.
 var built string
 
-// TestMain lets this program be a worker and a bare server too.
+// TestMain makes this program usable as a worker and as a bare server.
 func TestMain(m *testing.M) {
 	harness.Main(load.Program)
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
@@ -42,15 +42,15 @@ var daemonProgram = sync.OnceValues(func() (path string, err error) {
 	return path, harness.Build(context.Background(), "../..", "./cmd/locksidecar", path)
 })
 
-// shortEnv is for scenes in windows that are too small to say anything about speed. The test runs
-// in parallel with others: scenes mostly wait.
+// shortEnv returns an environment with windows that are too short for results about speed. The test
+// runs in parallel with others, because scenes mostly wait.
 func shortEnv(t *testing.T) *Env {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("builds and runs the daemon")
 	}
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "bench-") // t.TempDir is too long for a socket
+	dir, err := os.MkdirTemp("", "bench-") // the path of t.TempDir is too long for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func shortEnv(t *testing.T) *Env {
 		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 20 * time.Millisecond,
 		Window: 100 * time.Millisecond,
 		Soak:   ShortSoak, Report: &harness.Report{}, Logf: t.Logf,
-		peersErr: exec.ErrNotFound, // the peers' modules need not be here
+		peersErr: exec.ErrNotFound, // the modules of the peers may be missing
 	}
 	if e.daemonBin, err = daemonProgram(); err != nil {
 		t.Fatalf("build the daemon: %v", err)

@@ -12,19 +12,19 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// 5,000 sessions of ten hosts wait for one key that somebody holds, and then it is given up. Each
-// gets it once and gives it up at once; this process, where all of them are, sees who is inside.
-// Hosts are served in turn, with at most eight grants each while others wait, so a grant costs the
-// store an eighth of a handoff between hosts. The times are of the waits, from the moment when the
-// key comes free.
+// 5,000 sessions on ten hosts wait for one key that another session holds. When the key is
+// released, each session gets it once and releases it at once. All sessions are in this process,
+// which checks who is inside. Hosts are served in turn, and make at most eight grants while other
+// hosts wait. So a grant costs the store an eighth of a handoff between hosts. The times are those
+// of the waits, counted from the moment when the key is released.
 
 const (
 	herdScene   = "herd"
 	herdHosts   = 10
-	herdWaiters = 500 // of each
+	herdWaiters = 500 // per host
 	herdShort   = 30
 	herdBound   = 2 * time.Minute
-	herdCalls   = 4 // commands at the store a grant
+	herdCalls   = 4 // store commands per grant
 	herdKey     = "bench:herd"
 )
 
@@ -73,7 +73,7 @@ func (e *Env) herdOnEtcd() error {
 	return e.herd("etcd", "etcd://"+srv.Addr, harness.Watch{Stores: []int{srv.PID()}})
 }
 
-// herd is one round on one store.
+// herd runs one round on one store.
 func (e *Env) herd(store, upstream string, w harness.Watch) (err error) {
 	h := &stampede{e: e, waiters: herdWaiters}
 	if e.Short {
@@ -98,19 +98,19 @@ func (e *Env) herd(store, upstream string, w harness.Watch) (err error) {
 	return nil
 }
 
-// stampede is the hosts and who waits on each.
+// stampede has the hosts and their waiters.
 type stampede struct {
 	e       *Env
-	waiters int // of each
+	waiters int // per host
 	daemons []*Daemon
 	clients []*client.Client
 
 	mu      sync.Mutex
-	began   time.Time       // guarded by mu, as is all below
-	inside  int             // who have the key
-	fence   uint64          // the last
-	order   []int           // the hosts, as they were served
-	longest []time.Duration // wait of each host
+	began   time.Time       // guarded by mu, as are the fields below
+	inside  int             // number of holders
+	fence   uint64          // the last fence
+	order   []int           // the hosts, in the order of their grants
+	longest []time.Duration // the longest wait on each host
 	waits   harness.Hist
 	faults  []string
 	lost    int
@@ -169,7 +169,7 @@ func (h *stampede) run(w harness.Watch) (harness.Metrics, error) {
 	return h.metrics(out), nil
 }
 
-// come connects all, and who holds the key first before them.
+// come connects all sessions. The holder of the key is first.
 func (h *stampede) come() error {
 	lost := func(client.Lost) {
 		h.mu.Lock()
@@ -187,7 +187,7 @@ func (h *stampede) come() error {
 	return nil
 }
 
-// queued waits until the daemons say that all wait.
+// queued waits until the daemons report that all sessions wait.
 func (h *stampede) queued(ctx context.Context) error {
 	for {
 		sum := 0.0
@@ -205,7 +205,7 @@ func (h *stampede) queued(ctx context.Context) error {
 	}
 }
 
-// turn waits for the key, and gives it up.
+// turn waits for the key, and releases it.
 func (h *stampede) turn(ctx context.Context, c *client.Client, host int) error {
 	g, err := c.Acquire(ctx, client.AcquireArgs{Key: herdKey, Wait: client.Forever})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// A daemon that nobody uses is to cost nothing, and one that is started on demand
-// is to be there before anybody notices.
+// A daemon that nothing uses should cost nothing. A daemon that is started on demand should be
+// ready before a user notices.
 
 const (
 	idleFor = 10 * time.Second
@@ -44,7 +44,7 @@ func idle(e *Env) error {
 	rep := e.Report
 	rep.AtMost("start to first lock, ms", rep.Values(scene, "embedded", "first_lock_ms"), 100)
 	rep.AtMost("idle daemon, MiB resident", rep.Values(scene, "embedded", "rss_mib"), 20)
-	// What is measurable: one clock tick of the kernel's accounting.
+	// This is the smallest measurable time: one clock tick of the kernel's accounting.
 	rep.AtMost("idle daemon, ms of CPU in 10 s", rep.Values(scene, "embedded", "cpu_ms_10s"), 10)
 	return nil
 }
@@ -57,7 +57,7 @@ func (e *Env) idleTime() time.Duration {
 }
 
 func (e *Env) idleOnce(scene, upstream string) (harness.Metrics, error) {
-	if err := e.buildDaemon(); err != nil { // not part of the start
+	if err := e.buildDaemon(); err != nil { // the build is not part of the start
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
@@ -87,7 +87,7 @@ func (e *Env) idleOnce(scene, upstream string) (harness.Metrics, error) {
 	if err != nil {
 		return nil, fmt.Errorf("first lock: %w", err)
 	}
-	time.Sleep(time.Second) // what the start has left to do
+	time.Sleep(time.Second) // the rest of the start
 	cpu := harness.CPU(d.PID())
 	time.Sleep(e.idleTime())
 	used := harness.CPU(d.PID()) - cpu

@@ -7,12 +7,11 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// What the host alone decides is to cost little more than the way there and back:
-// an acquire of a key that its owner holds, and a try of a key that somebody holds,
-// against an echo server with frames of the same sizes, the same client and as many
-// in flight.
+// A decision that the host makes alone should cost little more than the exchange itself. The scene
+// measures re-entries, and tries of a key that another session holds. It compares them with an echo
+// server that has frames of the same sizes, the same client and as many requests in flight.
 
-// shape is how many connections there are and how much is in flight on each.
+// shape is a number of connections, and the number of requests in flight on each.
 type shape struct {
 	conns, depth int
 	target       float64
@@ -74,8 +73,8 @@ func replyColumn(o *harness.Outcome, m harness.Metrics) {
 	}
 }
 
-// replySizes measures the payloads that the daemon answers with, so that the echo
-// server's are as large.
+// replySizes measures the payloads of the daemon's answers, so that the echo server can send
+// answers of the same size.
 func (e *Env) replySizes(d *Daemon) (map[string]int, error) {
 	sizes := map[string]int{}
 	for _, kind := range []string{load.Reentry, load.Busy} {

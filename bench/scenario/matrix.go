@@ -11,33 +11,33 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// What people pick today, side by side with the daemon, all on one Redis: workloads of
-// the kind that an application has, in two shapes, one process with 64 callers and 32
-// processes with two each. A process has one client and one connection to the daemon; the
-// libraries have what pools they come with.
+// This scene compares the daemon with the libraries that people choose today, all on one Redis. Its
+// workloads are typical of applications. They have two shapes: one process with 64 callers, and 32
+// processes with two callers each. A process has one client and one connection to the daemon. The
+// libraries have their usual connection pools.
 //
-// Keys of their own are tried: none queues, and what is timed is the pair. Where keys are
-// wanted by many, all wait, and the wait is what is timed. A library that polls does so
-// as it does by itself and as often as people tune it to; what is best there is picked
-// round by round, for rates and for waits apart, which no one library may reach at once.
-// Waits that the window cuts off do not count, which is to the libraries' good.
+// If each caller has keys of its own, it uses tries: no caller queues, and the rows measure pairs.
+// If callers share keys, all of them wait, and the rows measure the waits. A library that polls
+// does so with its default, and as often as people tune it to. The best result is selected round by
+// round, separately for rates and for waits, although no single library may reach both. Waits that
+// the end of the window cuts off do not count, which favors the libraries.
 //
 // Each workload is a scene of its own in the report.
 
 const redisTTL = 30 * time.Second
 
-// workload is who wants which keys.
+// workload says which callers use which keys.
 type workload struct {
 	name, about string
 	crew        crew
 	work        load.WorkArgs
 	libraries   []library
-	others      []func(*matrix, workload) []row // limits
+	others      []func(*matrix, workload) []row // rows that show limits
 }
 
 func (w workload) scene() string { return fmt.Sprintf("%s %v", w.name, w.crew) }
 
-// rate is the column that says how much was done.
+// rate returns the column that says how much was done.
 func (w workload) rate() string {
 	if w.work.Keys == 1 {
 		return "handoffs_s"
@@ -45,7 +45,8 @@ func (w workload) rate() string {
 	return "ops_s"
 }
 
-// done is what rate counts: on one key, acquisitions by another than the last holder.
+// done returns what rate counts. On one key, that is acquires by another caller than the last
+// holder.
 func (w workload) done() string {
 	if w.work.Keys == 1 {
 		return "handoffs"
@@ -53,17 +54,17 @@ func (w workload) done() string {
 	return "pairs"
 }
 
-// library is a peer, as it is used.
+// library is a peer, and how it is used.
 type library struct {
 	row, load string
 	backoff   time.Duration
 }
 
 var (
-	// trying is each library as it comes.
+	// trying has each library with its defaults.
 	trying = []library{{"rueidislock", "rueidislock", 0}, {"redislock", "redislock", 0},
 		{"go-redis", "goredis", 0}, {"redsync", "redsync", 0}}
-	// waiting is each in the ways that do best.
+	// waiting has each library with the settings that perform best.
 	waiting = []library{
 		{"rueidislock", "rueidislock", 0}, {"rueidislock, hears itself", "rueidislock-loop", 0},
 		{"redislock, each 1 ms", "redislock", time.Millisecond},
@@ -102,7 +103,7 @@ func workloads() []workload {
 	}
 }
 
-// matrix is the servers of the scene.
+// matrix has the servers of the scene.
 type matrix struct {
 	*Env
 	redis *harness.Redis
@@ -132,7 +133,7 @@ func matrixOf(e *Env) error {
 	return nil
 }
 
-// The names of rows that are no library.
+// The names of rows that are not libraries.
 const (
 	oursRow      = "locksidecar"
 	queueingRow  = "locksidecar, waiting"
@@ -164,19 +165,19 @@ func (m *matrix) ours(name string, w workload) row {
 		nil)
 }
 
-// queueing is tries' price: the same by callers who would wait.
+// queueing shows the cost of tries: the same workload with callers that may wait.
 func (m *matrix) queueing(w workload) []row {
 	w.work.Wait = client.Forever
 	return []row{m.ours(queueingRow, w)}
 }
 
-// exclusiveOnly is how much of the readers' row is the readers'.
+// exclusiveOnly shows how much of the result is due to shared mode.
 func (m *matrix) exclusiveOnly(w workload) []row {
 	w.work.Readers = 0
 	return []row{m.ours(exclusiveRow, w)}
 }
 
-// theirs is a row of a library, straight at the Redis.
+// theirs is a row of a library, directly at the Redis.
 func (m *matrix) theirs(w workload, l library) row {
 	w.work.Addr, w.work.Backoff, w.work.Readers = m.redis.Addr, l.backoff, 0
 	if w.work.Keys > 0 {
@@ -185,11 +186,11 @@ func (m *matrix) theirs(w workload, l library) row {
 	return m.row(l.row, w, harness.Fleet{Load: l.load, Program: m.peersBin}, nil)
 }
 
-// prepare readies a run, and returns what cleans up after it.
+// prepare prepares a run, and returns a function that cleans up after it.
 type prepare func(*harness.Fleet, *load.WorkArgs) (after func(), err error)
 
-// row completes fleet, and adds what the matrix wants to know besides. The connections
-// are those that come with the workers; the daemon's are its own row's. first may be nil.
+// row completes fleet, and adds columns that only the matrix has. The connections are those that
+// are opened with the workers; the daemon's belong to its own row. first may be nil.
 func (m *matrix) row(name string, w workload, fleet harness.Fleet, first prepare) row {
 	fleet.Procs, fleet.Warm, fleet.Window = w.crew.procs, m.Warm, m.Window
 	fleet.Watch.Redis = []*harness.Redis{m.redis}
@@ -209,7 +210,7 @@ func (m *matrix) row(name string, w workload, fleet harness.Fleet, first prepare
 			}
 			defer after()
 		}
-		m.sockets++ // keys of their own: fences on the board start afresh
+		m.sockets++ // each run has keys of its own, because fences on the board begin again
 		w.work.Prefix = fmt.Sprintf("bench:%d", m.sockets)
 		if w.work.Keys > 0 {
 			board, err := load.NewBoard(m.Dir, w.work.Keys)
@@ -230,7 +231,8 @@ func (m *matrix) row(name string, w workload, fleet harness.Fleet, first prepare
 	}}
 }
 
-// names are the rows of the libraries whose load is one of loads, of all when none is given.
+// names returns the rows of the libraries whose load is one of loads, or of all libraries if none
+// is given.
 func (w workload) names(loads ...string) (names []string) {
 	for _, l := range w.libraries {
 		if len(loads) == 0 || slices.Contains(loads, l.load) {

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// check holds a workload against what was asked for, and shows what is possible beside it.
+// check compares a workload with its targets, and shows what is possible.
 func (m *matrix) check(w workload) {
 	switch {
 	case w.work.Keys == 0 && w.crew.procs == 1:
@@ -48,7 +48,7 @@ func (m *matrix) checkManyProcesses(w workload) {
 	rep.AtMost(scene+": connections at Redis", rep.Values(scene, oursRow, "store_conns"), 4)
 }
 
-// limits shows how far bare rows are from a library.
+// limits shows the ratios of bare rows to a library.
 func (m *matrix) limits(w workload, library string, more ...string) {
 	for _, bare := range append([]string{relayRow}, more...) {
 		m.Report.Limit(fmt.Sprintf("%s: %s, pairs a second, to %s", w.scene(), bare, library),
@@ -69,30 +69,30 @@ func (m *matrix) checkHot(w workload) {
 		rep.Values(scene, oursRow, "redis_calls_handoff"), 0.2)
 }
 
-// toBest is a row's rate to that of the library that has the highest, round by round.
+// toBest returns the ratio of a row's rate to the highest rate of a library, round by round.
 func (m *matrix) toBest(w workload, row string) []float64 {
 	best := m.Report.Best(w.scene(), w.names(), w.rate(), math.Max)
 	return harness.Quotients(m.Report.Values(w.scene(), row, w.rate()), best)
 }
 
-// checkWaits is about the p99 wait of the library that has the shortest.
+// checkWaits checks the p99 wait against the library with the shortest.
 func (m *matrix) checkWaits(w workload, times float64) {
 	rep, scene := m.Report, w.scene()
 	best := rep.Best(scene, w.names(), "p99_us", math.Min)
 	rep.AtLeast(scene+": the best library's p99 wait, to ours",
 		harness.Quotients(best, rep.Values(scene, oursRow, "p99_us")), times, 0)
-	rep.Limit(scene+": the best library's p99 wait, to that of a "+relayRow,
+	rep.Limit(scene+": the best library's p99 wait, to the wait with a "+relayRow,
 		harness.Quotients(best, rep.Values(scene, relayRow, "p99_us")))
 }
 
-// plot is a workload's picture.
+// plot returns the picture of a workload.
 func (m *matrix) plot(w workload) harness.Plot {
 	p := harness.Plot{
 		Scene: w.scene(), Title: fmt.Sprintf("%s, %d × %d callers", w.about, w.crew.procs,
 			w.crew.threads),
 		Rate: w.rate(), RateName: w.done() + " a second", TimesName: "acquire and release, together",
 		Ours: []string{oursRow, queueingRow, exclusiveRow}, Limits: []string{relayRow},
-		Leave: []string{depthOf(1), depthOf(depthKeys)}, // no clients, and off the scale
+		Leave: []string{depthOf(1), depthOf(depthKeys)}, // they have no clients, and do not fit the scale
 	}
 	if w.crew.procs == 1 {
 		p.Title = fmt.Sprintf("%s, one process with %d callers", w.about, w.crew.threads)

@@ -21,8 +21,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// relay is the same clients at a relay without lock semantics: what any daemon that
-// batches could do here. Each run has its own: a relay forgives nothing.
+// relay has the same clients at a relay without lock semantics. It shows what any daemon that
+// batches could do. Each run has a relay of its own, because a relay does not recover from faults.
 func (m *matrix) relay(w workload) []row {
 	if w.work.Keys > 0 {
 		w.work.Wait = client.Forever
@@ -38,7 +38,7 @@ func (m *matrix) relay(w workload) []row {
 		})}
 }
 
-// startRelay starts a relay before the Redis at addr.
+// startRelay starts a relay for the Redis at addr.
 func (e *Env) startRelay(addr string) (*harness.Process, string, error) {
 	socket := e.socket(load.Relay)
 	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
@@ -51,7 +51,7 @@ func (e *Env) startRelay(addr string) (*harness.Process, string, error) {
 	return p, socket, err
 }
 
-// depthKeys is how many keys a script call has, at depth.
+// depthKeys is the number of keys per script call, in the rows of depth.
 const depthKeys = 32
 
 func depthOf(keys int) string {
@@ -61,9 +61,9 @@ func depthOf(keys int) string {
 	return fmt.Sprintf("redis-benchmark, %d keys a call", keys)
 }
 
-// depth is what a pair costs Redis at the least, by redis-benchmark with full pipelines
-// on a Redis of its own: keys that are not there are set, and of those that are there
-// are deleted as many, with a look at what they hold. One key at a time, and 32 a call.
+// depth measures the least cost of a pair in Redis, by redis-benchmark with full pipelines on a
+// Redis of its own. It sets keys that do not exist, and deletes as many existing ones after a
+// comparison of their values. It does so with one key per call, and with 32.
 func (m *matrix) depth(workload) (rows []row) {
 	if _, err := exec.LookPath("redis-benchmark"); err != nil {
 		m.Report.Note("redis-benchmark is not here (package redis-tools): Redis at depth was not measured.")
@@ -73,7 +73,7 @@ func (m *matrix) depth(workload) (rows []row) {
 		rows = append(rows, row{depthOf(keys), func() (*harness.Outcome, error) {
 			return m.atDepth(keys)
 		},
-			func(_ *harness.Outcome, c harness.Metrics) { // no times of pairs, and no window
+			func(_ *harness.Outcome, c harness.Metrics) { // this row has no times of pairs, and no window
 				maps.DeleteFunc(c, func(name string, _ float64) bool {
 					return !slices.Contains(depthColumns, name)
 				})
@@ -125,7 +125,7 @@ func (m *matrix) atDepth(keys int) (*harness.Outcome, error) {
 		o.RedisCPU += after.CPU - before.CPU
 		o.RedisCalls += after.Calls - before.Calls
 	}
-	// A few draws come twice, and find nothing to delete.
+	// A few keys are drawn twice, and there is nothing to delete the second time.
 	if left, err := c.DBSize(m.Ctx).Result(); err != nil || int(left) > stock+pairs/5 {
 		return nil, fmt.Errorf("of %d keys and %d pairs, %d keys are left (%v)", stock, pairs, left, err)
 	}
@@ -143,15 +143,14 @@ func notNil(err error) error {
 	return err
 }
 
-// benchmark is a run of redis-benchmark: SET of new keys, or a script, over keys drawn
-// from so many.
+// benchmark is a run of redis-benchmark: SET of new keys, or a script, with randomly drawn keys.
 type benchmark struct {
 	keys, of int
-	script   string // sha1; "" is SET
+	script   string // sha1 of the script; "" for SET
 }
 
-// run blocks until n keys have been asked for. It returns the time that this took, and
-// the benchmark's own CPU time.
+// run blocks until n keys have been requested. It returns the time that this took, and the CPU time
+// of redis-benchmark itself.
 func (b benchmark) run(ctx context.Context, addr string, n int) (took,
 	cpu time.Duration, err error) {
 	const key = "key:__rand_int__"
@@ -170,7 +169,8 @@ func (b benchmark) run(ctx context.Context, addr string, n int) (took,
 	if err != nil {
 		return 0, 0, fmt.Errorf("run redis-benchmark: %w", err)
 	}
-	// "test","rps",... and the row; the test's name has the arguments, quotes not escaped.
+	// The output is "test","rps",... and one row. The name of the test includes the arguments, whose
+	// quotes are not escaped.
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	_, fields, _ := strings.Cut(lines[len(lines)-1], `","`)
 	rate, err := strconv.ParseFloat(strings.Split(fields, `"`)[0], 64)

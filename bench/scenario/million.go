@@ -15,13 +15,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// One client holds a million locks, then its connection ends. What each costs in
-// memory, how soon all of them can be had by others, and what another session
-// notices meanwhile.
+// One client holds a million locks, and then its connection ends. The scene measures the memory of
+// a lock, how soon others can acquire all the keys, and what another session notices meanwhile.
 
 const (
 	millionWindow = 512  // acquires in flight
-	samples       = 2000 // keys that are looked at
+	samples       = 2000 // number of keys that are checked
 	settle        = 5 * time.Second
 	scrapes       = 9
 )
@@ -72,7 +71,7 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	}
 	took := time.Since(began)
 	cpu := harness.CPU(d.PID())
-	time.Sleep(settle) // garbage of the taking; keepalives and renewals go on
+	time.Sleep(settle) // lets garbage be collected; keepalives and renewals continue
 	held := harness.RSS(d.PID())
 	m := harness.Metrics{
 		"take_s":        took.Seconds(),
@@ -87,13 +86,13 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	if err := e.letGo(d, holder, n, m); err != nil {
 		return nil, err
 	}
-	if lost != nil { // the reader has ended: nobody writes it any more
+	if lost != nil { // the reader has ended, so lost does not change any more
 		e.Report.Fault("%s: %v", scene, lost)
 	}
 	return m, nil
 }
 
-// scrape is the median time, in milliseconds, that the daemon's metrics take.
+// scrape returns the median time, in milliseconds, of reading the daemon's metrics.
 func (e *Env) scrape(d *Daemon) (float64, error) {
 	s := newScraper(d)
 	defer s.close()
@@ -109,8 +108,7 @@ func (e *Env) scrape(d *Daemon) (float64, error) {
 	return took[len(took)/2], nil
 }
 
-// takeAll acquires every key, with a bounded number in flight. A ttl of 0 is the
-// daemon's.
+// takeAll acquires every key, with a bounded number in flight. A ttl of 0 means the daemon's.
 func takeAll(ctx context.Context, c *client.Client, n int, ttl time.Duration) error {
 	room := make(chan struct{}, millionWindow)
 	var mu sync.Mutex
@@ -135,7 +133,7 @@ func takeAll(ctx context.Context, c *client.Client, n int, ttl time.Duration) er
 			return err
 		}
 	}
-	for range millionWindow { // all are answered when all room can be had
+	for range millionWindow { // all requests are answered when the whole window is free
 		room <- struct{}{}
 	}
 	mu.Lock()
@@ -143,8 +141,8 @@ func takeAll(ctx context.Context, c *client.Client, n int, ttl time.Duration) er
 	return failed
 }
 
-// letGo ends the holder's connection and watches two ways: one session looks at
-// sampled keys until all are free, another makes round trips of its own.
+// letGo ends the holder's connection and observes in two ways. One session checks sampled keys
+// until all are free, and another measures its own round trips.
 func (e *Env) letGo(d *Daemon, holder *client.Client, n int, m harness.Metrics) error {
 	look, err := client.Dial(e.Ctx, d.Socket, client.Options{Name: "look"})
 	if err != nil {
@@ -183,7 +181,7 @@ type tripResult struct {
 	err  error
 }
 
-// roundTrips takes and gives up keys of its own, one after the other, and times
+// roundTrips acquires and releases keys that nothing else uses, one after the other, and measures
 // every request.
 func roundTrips(ctx context.Context, c *client.Client, stop <-chan struct{}) (t tripResult) {
 	for i := 0; ; i++ {
@@ -209,7 +207,7 @@ func roundTrips(ctx context.Context, c *client.Client, stop <-chan struct{}) (t 
 	}
 }
 
-// allFree returns when every sampled key is free, and nothing is listed any more.
+// allFree returns when every sampled key is free, and the daemon lists no key any more.
 func allFree(ctx context.Context, c *client.Client, n int) error {
 	left := map[string]bool{}
 	for i := range samples {

@@ -7,9 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// mysqlPairs has 64 callers lock through the daemon on MariaDB, and through rows that each inserts
-// and deletes on the 16 connections of one pool: with a server that waits for its disk at every
-// commit, and with one that does not, where locksidecar saves work but no waiting.
+// mysqlPairs has 64 callers that lock through the daemon on MariaDB. It compares them with callers
+// that insert and delete rows on the 16 connections of one pool. One server waits for its disk at
+// every commit. The other one does not, so there locksidecar saves work but no waiting.
 func mysqlPairs(e *Env) error {
 	for _, flush := range []int{1, 2} {
 		if err := e.mysqlPairs(flush); err != nil {

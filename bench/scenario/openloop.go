@@ -11,21 +11,21 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Requests come at a fixed rate, whatever is answered: half of them acquire new keys,
-// the others give them up a little later. A closed loop asks for less when answers
-// are late, and does not see how late they would have been; here each request's time
-// counts from when it was due. Every one has to be answered, once, and nothing may be
-// left. When the rate that is asked for is too much, lower ones are tried.
+// Requests are sent at a fixed rate, whatever is answered. Half of them acquire new keys, and the
+// others release them a little later. A closed loop sends fewer requests when answers are late, and
+// does not show how late these would have been. Here each request's time counts from when it was
+// due. Every request has to be answered once, and nothing may be left. If the required rate is too
+// high, the scene tries lower ones.
 
 const (
 	openConns = 4
 	openHold  = 10 * time.Millisecond
 	openP99   = 10 // milliseconds
-	openLong  = 2  // windows of this scene, to the others'
+	openLong  = 2  // windows of this scene, in windows of other scenes
 	openShort = 5000
 )
 
-// openRates are tried in turn, until one is borne. The first is what is asked for.
+// openRates are tried in turn, until the daemon keeps up with one. The first is the target.
 var openRates = []float64{100_000, 80_000, 60_000, 40_000, 20_000}
 
 func openLoop(e *Env) error {
@@ -77,7 +77,7 @@ func (e *Env) open(name string, rate float64, d *Daemon, r *harness.Redis) row {
 	}}
 }
 
-// nothingLeft says so when the daemon or its store have a key of those left.
+// nothingLeft reports a fault if the daemon or its store still has a key with the prefix.
 func (e *Env) nothingLeft(scene string, d *Daemon, prefix string) error {
 	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
 	defer cancel()

@@ -6,10 +6,10 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// postgresPairs has 64 callers lock through the daemon on PostgreSQL, and through rows that each
-// inserts and deletes on the 16 connections of one pool: with a server that waits for its disk at
-// every commit, and with one that does not. The server's CPU time is not measured, because each of
-// its connections is a process.
+// postgresPairs has 64 callers that lock through the daemon on PostgreSQL. It compares them with
+// callers that insert and delete rows on the 16 connections of one pool. One server waits for its
+// disk at every commit, and the other one does not. The server's CPU time is not measured, because
+// each of its connections is a process.
 func postgresPairs(e *Env) error {
 	for _, fsync := range []string{"fsync=on", "fsync=off"} {
 		if err := e.postgresPairs(fsync); err != nil {

@@ -11,15 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// A million locks on one Redis are renewed: by the store's driver in batches as
-// large as the daemon's, and by a daemon that holds them. The measure is PEXPIRE of
-// the same keys, pipelined through go-redis, which looks at no token. Locks come due
-// as they were taken, spread out; so that the daemon has them all to do at once it is
-// stopped for longer than a third of their TTL, as a machine that sleeps is, and goes
-// on.
+// A million locks on one Redis are renewed: by the store's driver in batches as large as the
+// daemon's, and by a daemon that holds them. They are compared with PEXPIRE of the same keys,
+// pipelined through go-redis, which checks no token. Locks become due as they were acquired, at
+// different times. To make all of them due at once, the daemon is stopped for longer than a third
+// of their TTL, as in a suspend, and then continued.
 
 const (
-	renewBatch  = 256 // as the daemon's
+	renewBatch  = 256 // as large as the daemon's
 	renewTTL    = 10 * time.Minute
 	daemonTTL   = 45 * time.Second
 	daemonStops = daemonTTL/3 + 500*time.Millisecond
@@ -37,7 +36,7 @@ func renewals(e *Env) error {
 	}
 	defer r.Stop()
 	if err := e.buildPeers(); err != nil {
-		return err // there is nothing without them
+		return err // without the locks there is nothing to measure
 	}
 	args := load.RenewArgs{Addr: r.Addr, Keys: n, Batch: renewBatch, TTL: renewTTL}
 	rows := []row{
@@ -53,7 +52,7 @@ func renewals(e *Env) error {
 		return err
 	}
 	if err := e.daemonRenewals(scene, n, r); err != nil {
-		e.Report.Fault("%s: %v", scene, err) // what was measured is said all the same
+		e.Report.Fault("%s: %v", scene, err) // the measured rows are still reported
 	}
 	rep := e.Report
 	slower := func(a, b string) []float64 { return rep.Ratio(scene, a, b, "s_million") }
@@ -68,7 +67,7 @@ const (
 	daemonPeer = "PEXPIRE of the daemon's"
 )
 
-// perMillion says how long a million take at the rate measured.
+// perMillion adds the time for a million renewals at the measured rate.
 func perMillion(o *harness.Outcome, m harness.Metrics) {
 	if o.Hist.N() > 0 {
 		m["s_million"] = 1e6 / o.Rate()
@@ -84,7 +83,7 @@ func (e *Env) renewing(name string, args load.RenewArgs,
 	}
 }
 
-// daemonRenewals has one client hold n locks through a daemon.
+// daemonRenewals has one client that holds n locks through a daemon.
 func (e *Env) daemonRenewals(scene string, n int, r *harness.Redis) error {
 	if err := r.Flush(); err != nil {
 		return err
@@ -109,14 +108,14 @@ func (e *Env) daemonRenewals(scene string, n int, r *harness.Redis) error {
 		err = e.catchUp(scene, n, d, r)
 	}
 	err = errors.Join(err, holder.Close())
-	if lost != nil { // the reader has ended: nobody writes it any more
+	if lost != nil { // the reader has ended, so lost does not change any more
 		e.Report.Fault("%s: %v", scene, lost)
 	}
 	return err
 }
 
-// catchUp stops the daemon until all its locks are due, and times how long it takes
-// for all. Meanwhile PEXPIRE has the same keys.
+// catchUp stops the daemon until all its locks are due, and measures how long it takes to renew
+// all. Meanwhile PEXPIRE is measured with the same keys.
 func (e *Env) catchUp(scene string, n int, d *Daemon, r *harness.Redis) error {
 	if err := d.Pause(); err != nil {
 		return err
@@ -155,7 +154,7 @@ func (e *Env) catchUp(scene string, n int, d *Daemon, r *harness.Redis) error {
 	return nil
 }
 
-// renewed returns when the server has carried out as many PEXPIREs as that.
+// renewed returns when the server has carried out want PEXPIREs.
 func renewed(ctx context.Context, r *harness.Redis, want float64) (harness.RedisInfo, error) {
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		in, err := r.Info()

@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// TestScenes runs the quick ones against a real daemon, in windows too small to
-// say anything of speed: everything is measured, nothing is wrong.
+// TestScenes runs the quick scenes against a real daemon, in windows that are too short for results
+// about speed. It checks that everything is measured, and nothing is wrong.
 func TestScenes(t *testing.T) {
 	scenes := map[string]func(*Env) error{"handoff": handoff, "local": local, "etcd": etcdPairs}
 	if _, err := exec.LookPath("redis-server"); err == nil {
@@ -47,7 +47,7 @@ func TestScenes(t *testing.T) {
 				}
 				for _, m := range r.Rounds {
 					total += m["ops_s"]
-					if m["ops_s"] <= 0 && r.Scene != soakScene { // whose rows are moments
+					if m["ops_s"] <= 0 && r.Scene != soakScene { // the rows of soak are moments
 						t.Errorf("%s, %s: %v", r.Scene, r.Name, m)
 					}
 				}

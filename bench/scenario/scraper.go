@@ -50,10 +50,10 @@ func (s scraper) get(ctx context.Context, accept expfmt.Format) ([]byte, http.He
 	return b, r.Header, nil
 }
 
-// readings are a daemon's metrics by their names.
+// readings has a daemon's metrics by name.
 type readings map[string]*dto.MetricFamily
 
-// readings reads them all, with native histograms.
+// readings reads all metrics, with native histograms.
 func (s scraper) readings(ctx context.Context) (readings, error) {
 	b, header, err := s.get(ctx, expfmt.NewFormat(expfmt.TypeProtoDelim))
 	if err != nil {
@@ -78,7 +78,8 @@ func (d *Daemon) read(ctx context.Context) (readings, error) {
 	return s.readings(ctx)
 }
 
-// sum adds up the series of a name; of those with a label of the value label, unless that is "".
+// sum adds up the series of a metric. If label is not "", it adds up only the series that have a
+// label with that value.
 func (r readings) sum(name, label string) (sum float64) {
 	for _, m := range r[name].GetMetric() {
 		has := label == ""
@@ -92,8 +93,8 @@ func (r readings) sum(name, label string) (sum float64) {
 	return sum
 }
 
-// least is the lower end of the first native bucket in which a histogram has something; 0 also
-// when it has nothing. A bucket ends at 1.19 times that.
+// least returns the lower end of the first native bucket with a count; 0 if all are empty. The
+// upper end of a bucket is 1.19 times its lower end.
 func (r readings) least(name string) float64 {
 	least := math.Inf(1)
 	for _, m := range r[name].GetMetric() {

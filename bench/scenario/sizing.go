@@ -12,23 +12,23 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// What one lock, waiter, session, renewal and pair costs the daemon in memory, CPU and file
-// descriptors, and in commands at the store: for docs/operate/sizing.md. Each is measured on a
-// daemon of its own, less what that had before. CPU is the process's clock.
+// This scene measures what one lock, waiter, session, renewal and pair costs the daemon in memory,
+// CPU and file descriptors, and in store commands. docs/operate/sizing.md uses the results. Each
+// part has a new daemon, whose own cost is subtracted. CPU time is the clock of the process.
 
 const (
 	sizingScene    = "sizing"
 	sizedHolds     = 100_000
 	sizedWaiters   = 50_000
-	sizedKeys      = 100 // that those wait for
+	sizedKeys      = 100 // the keys of the waiters
 	sizedSessions  = 4000
 	sizedCallers   = 64
-	sizingSettle   = 3 * time.Second // garbage of what was done before
+	sizingSettle   = 3 * time.Second // time to collect the garbage of the step before
 	sizingWindow   = 8 * time.Second
 	sizingRenewTTL = 10 * time.Second
 )
 
-// sizedRenewals are how many locks come due in a little less than a third of that.
+// sizedRenewals are the numbers of locks that become due in a little less than a third of that TTL.
 var sizedRenewals = []int{300, 3000, 9000}
 
 func sizing(e *Env) error {
@@ -44,17 +44,17 @@ func sizing(e *Env) error {
 	return nil
 }
 
-// sized is one store's part.
+// sized is the part of one store.
 type sized struct {
 	e     *Env
 	store string
 	redis *harness.Redis // nil for the embedded store
 	d     *Daemon
 	c     *client.Client
-	lost  error // written by the client's reader, read when that has ended
+	lost  error // written by the client's reader, and read when that has ended
 }
 
-// with runs part on a daemon, and a server, that are new.
+// with runs part on a new daemon and a new server.
 func (z *sized) with(part func() error) func() error {
 	return func() (err error) {
 		if z.redis = nil; z.store == "redis" {
@@ -128,7 +128,7 @@ func (z *sized) over(do func() error) (s spent, err error) {
 	return s, err
 }
 
-// each is s, shared by n.
+// each divides s by n.
 func (z *sized) each(s spent, n float64) harness.Metrics {
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) / n }
 	m := harness.Metrics{"cpu_us": us(s.cpu)}
@@ -140,13 +140,13 @@ func (z *sized) each(s spent, n float64) harness.Metrics {
 
 func (z *sized) window() time.Duration { return time.Duration(z.some(int(sizingWindow))) }
 
-// wait lets the time of a window pass.
+// wait waits for the time of a window.
 func (z *sized) wait() error {
 	time.Sleep(z.window())
 	return z.e.Ctx.Err()
 }
 
-// holds has one session hold many locks, which the daemon renews.
+// holds measures one session with many locks, which the daemon renews.
 func (z *sized) holds() error {
 	n, before := z.some(sizedHolds), z.rss()
 	if err := takeAll(z.e.Ctx, z.c, n, 0); err != nil {
@@ -166,7 +166,7 @@ func (z *sized) holds() error {
 	return nil
 }
 
-// waiters has one session wait for keys that another holds.
+// waiters measures one session that waits for keys that another holds.
 func (z *sized) waiters() error {
 	holder, err := client.Dial(z.e.Ctx, z.d.Socket, client.Options{Name: "holder"})
 	if err != nil {
@@ -184,7 +184,7 @@ func (z *sized) waiters() error {
 			return err
 		}
 	}
-	if _, err := z.c.Ping(z.e.Ctx); err != nil { // behind all of them
+	if _, err := z.c.Ping(z.e.Ctx); err != nil { // answered after all of the acquires
 		return err
 	}
 	time.Sleep(sizingSettle)
@@ -192,7 +192,7 @@ func (z *sized) waiters() error {
 	return nil
 }
 
-// sessions has many connections do nothing, and then hold a lock each.
+// sessions measures many connections that do nothing, and then hold a lock each.
 func (z *sized) sessions() error {
 	n, before, files := z.some(sizedSessions), z.rss(), harness.Descriptors(z.d.PID())
 	all := make([]*client.Client, 0, n)
@@ -232,10 +232,10 @@ func (z *sized) sessions() error {
 	return measure("a session with a lock")
 }
 
-// renewals has locks come due one by one.
+// renewals measures locks that become due one by one.
 func (z *sized) renewals() error {
 	if z.store == "embedded" {
-		return nil // which has none
+		return nil // it has no renewals
 	}
 	for _, n := range sizedRenewals {
 		if err := z.with(func() error { return z.dueEvenly(z.some(n)) })(); err != nil {
@@ -265,7 +265,7 @@ func (z *sized) dueEvenly(n int) error {
 	return err
 }
 
-// pairs has callers take keys of their own and give them up.
+// pairs measures callers that acquire and release keys of their own.
 func (z *sized) pairs() error {
 	for _, callers := range []int{1, sizedCallers} {
 		done, err := 0.0, error(nil)

@@ -9,27 +9,27 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// Two daemons on one Redis have a little of everything for hours: locks of all kinds by sessions
-// that stay, wanted on both hosts, some that run out, and sessions that come, take locks, begin a
-// wait and vanish (soak_load.go). What the daemons have of memory, descriptors and goroutines is to
-// be in the second half what it was in the first. Medians of both halves are compared, without the
-// first tenth of the time, in which pools and tables fill. A tenth is what the garbage collector
-// and the sessions of the moment move; a leak of 1 KB a visitor is nearly half as much again after
-// an hour.
+// Two daemons on one Redis do a little of everything for hours. Some sessions stay. They acquire
+// locks of all kinds, which both hosts use, and let some run out. Other sessions connect, acquire
+// locks, begin a wait and disappear (soak_load.go). The memory, descriptors and goroutines of the
+// daemons should be the same in the second half as in the first. The scene compares the medians of
+// both halves, without the first tenth of the time, in which pools and tables fill. The garbage
+// collector and the present sessions change the values by up to a tenth. A leak of 1 KB per visitor
+// would add nearly a half in an hour.
 
 const (
 	soakScene   = "soak"
-	soakEach    = time.Minute // between two samples, and more often in short runs
-	soakSamples = 20          // at the least
+	soakEach    = time.Minute // between two samples; less in short runs
+	soakSamples = 20          // minimum
 	soakShown   = 12
 	soakFlat    = 1.1
-	soakRest    = 5 // descriptors, and goroutines, that may be left more than before
+	soakRest    = 5 // descriptors, and goroutines, that may remain in addition
 )
 
-// ShortSoak is how long the scene goes on in a short run.
+// ShortSoak is the duration of the scene in a short run.
 const ShortSoak = 6 * time.Second
 
-// soakColumns are what has to stay as it is, a daemon.
+// soakColumns are the values of a daemon that have to stay the same.
 var soakColumns = []struct{ column, what string }{
 	{"rss_mib", "resident memory"}, {"files", "descriptors"}, {"goroutines", "goroutines"},
 }
@@ -65,7 +65,7 @@ func soak(e *Env) error {
 	return e.afterSoak(t, r, first)
 }
 
-// sampled is what the daemons have now, each on average.
+// sampled returns the present values of the daemons, on average.
 func (e *Env) sampled(t twins, r *harness.Redis) (harness.Metrics, error) {
 	m := harness.Metrics{"redis_rss_mib": float64(harness.RSS(r.PID())) / mib}
 	for _, d := range t {
@@ -85,7 +85,7 @@ func (e *Env) sampled(t twins, r *harness.Redis) (harness.Metrics, error) {
 	return m, nil
 }
 
-// samples takes one now and then, for as long as it goes on.
+// samples takes samples until the scene ends.
 func (e *Env) samples(t twins, r *harness.Redis, s *soaked) (series []harness.Metrics, err error) {
 	each := min(soakEach, e.Soak/soakSamples)
 	began, last := time.Now(), 0.0
@@ -114,7 +114,7 @@ func (e *Env) samples(t twins, r *harness.Redis, s *soaked) (series []harness.Me
 	return series, nil
 }
 
-// showSoak adds a small series to the report, and the checks.
+// showSoak adds a short series to the report, and the checks.
 func (e *Env) showSoak(series []harness.Metrics) {
 	rep := e.Report
 	for i := range min(soakShown, len(series)) {
@@ -137,7 +137,7 @@ func (e *Env) showSoak(series []harness.Metrics) {
 	}
 }
 
-// afterSoak sees that what sessions have used has gone with them.
+// afterSoak checks that everything that sessions have used was released.
 func (e *Env) afterSoak(t twins, r *harness.Redis, first harness.Metrics) error {
 	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
 	defer cancel()

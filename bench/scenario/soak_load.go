@@ -14,10 +14,10 @@ import (
 )
 
 const (
-	soakSessions = 4                // that stay, on each host
-	soakKeys     = 500              // for all
-	soakHot      = 4                // of them, which are wanted most
-	soakWait     = 30 * time.Second // nobody is to reach it
+	soakSessions = 4                // sessions that stay, per host
+	soakKeys     = 500              // keys of all sessions
+	soakHot      = 4                // the part of the keys that is used most
+	soakWait     = 30 * time.Second // limit of a wait, which no wait may reach
 	soakInside   = 5 * time.Millisecond
 	soakPause    = 40 * time.Millisecond  // between two locks of a session, on average
 	soakVisit    = 250 * time.Millisecond // between two visitors of a host
@@ -27,12 +27,12 @@ const (
 type soaked struct {
 	e              *Env
 	done, visitors atomic.Int64
-	failed         chan error // has the first that goes wrong
+	failed         chan error // has the first error
 	cancel         context.CancelFunc
 	wg             sync.WaitGroup
 }
 
-// soaking starts the sessions, until stop.
+// soaking starts the sessions, which run until stop.
 func (e *Env) soaking(t twins) (*soaked, error) {
 	s := &soaked{e: e, failed: make(chan error, 1)}
 	var ctx context.Context
@@ -54,13 +54,13 @@ func (e *Env) soaking(t twins) (*soaked, error) {
 	return s, nil
 }
 
-// stop ends them, and waits.
+// stop ends the sessions and waits for them.
 func (s *soaked) stop() {
 	s.cancel()
 	s.wg.Wait()
 }
 
-// each does something again and again, until it goes wrong.
+// each calls do again and again, until an error.
 func (s *soaked) each(ctx context.Context, pause time.Duration, do func() error) {
 	for {
 		select {
@@ -86,7 +86,7 @@ func soakKey() string {
 	return fmt.Sprintf("bench:soak:%d", rand.IntN(soakKeys))
 }
 
-// some is one thing that programs do with locks.
+// some does one thing that programs do with locks.
 func (s *soaked) some(c *client.Client) error {
 	ctx := s.e.Ctx
 	a := client.AcquireArgs{Key: soakKey(), Wait: soakWait}
@@ -124,7 +124,7 @@ func (s *soaked) some(c *client.Client) error {
 	return nil
 }
 
-// runOut holds a lock until it is called lost, as it is asked to be.
+// runOut holds a fixed lock until it is reported lost.
 func (s *soaked) runOut(ctx context.Context, c *client.Client) error {
 	ttl := time.Duration(c.Welcome().MinTTL) * time.Millisecond
 	h, err := c.Lock(ctx, client.AcquireArgs{Key: soakKey(), Wait: soakWait, TTL: ttl, Fixed: true})
@@ -133,7 +133,7 @@ func (s *soaked) runOut(ctx context.Context, c *client.Client) error {
 	}
 	select {
 	case <-h.Gone():
-		// or its owner gets nothing more of the key
+		// Otherwise its owner could not acquire the key again.
 		if err := h.Release(ctx); !errors.Is(err, client.ErrNotHeld) {
 			return fmt.Errorf("release %s, which has run out: %w", h.Key(), err)
 		}
@@ -159,7 +159,7 @@ func (s *soaked) several(ctx context.Context, c *client.Client) error {
 	return nil
 }
 
-// visit comes, takes a lock, begins to wait for another, and vanishes.
+// visit connects, acquires a lock, begins to wait for another, and disappears.
 func (s *soaked) visit(socket string) error {
 	c, err := client.Dial(s.e.Ctx, socket, client.Options{Name: "visitor"})
 	if err != nil {

@@ -12,15 +12,15 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// One process takes over from another, time after time, while many sessions hold locks and go on
-// calling. What counts is what they notice of it. A takeover is from the start of the new process
-// to the end of the old one, and until each session has an answer from the new one.
+// One process takes over from another, again and again, while many sessions hold locks and make
+// calls. The scene measures what they notice. A takeover lasts from the start of the new process
+// until the end of the old one, and until each session has an answer from the new one.
 
 const (
 	takeoverScene    = "takeover"
 	takeoverTimes    = 10
 	takeoverSessions = 500
-	takeoverHolds    = 200 // of each
+	takeoverHolds    = 200 // per session
 	takeoverLimit    = 500 // ms
 	takeoverBreath   = 20 * time.Millisecond
 )
@@ -48,7 +48,7 @@ func takeovers(e *Env) error {
 	return nil
 }
 
-// takeoversOn is a round on one store.
+// takeoversOn runs a round on one store.
 func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	upstream := "memory:"
 	if store == "redis" {
@@ -81,7 +81,7 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	took, err := s.takenOver(e.Ctx, times, c, e.Window)
 	lasted := c.stop(began)
 	c.letGo()
-	// which is no reason not to say what was seen
+	// A failure is no reason to omit what was measured.
 	if closed := c.close(); err == nil || errors.Is(err, errFailed) {
 		err = closed
 	}
@@ -94,7 +94,7 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	return m, err
 }
 
-// succession is the daemon that serves, and how those start that take over from it.
+// succession is the serving daemon, and how its successors are started.
 type succession struct {
 	*Daemon
 	program string
@@ -113,8 +113,8 @@ func (e *Env) succession(upstream string) (*succession, error) {
 	return &succession{&Daemon{p, socket}, e.daemonBin, args}, p.AwaitSocket(socket)
 }
 
-// takenOver has it taken over so many times, each after a while without, and returns how long the
-// old processes say that it took.
+// takenOver takes over from the daemon that many times, each time after a pause. It returns how
+// long the takeovers took according to the old processes.
 func (s *succession) takenOver(ctx context.Context, times int, c *crowd,
 	while time.Duration) (took []time.Duration, err error) {
 	for len(took) < times {
@@ -133,8 +133,8 @@ func (s *succession) takenOver(ctx context.Context, times int, c *crowd,
 	return took, nil
 }
 
-// next has a new process take over, waits until the old one has ended, and returns how long that
-// says it stood still.
+// next starts a successor, waits until the old process has ended, and returns how long that was
+// frozen, according to its log.
 func (s *succession) next(ctx context.Context) (time.Duration, error) {
 	successor, err := harness.StartProcess(s.program, append(slices.Clone(s.args), "--takeover")...)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *succession) next(ctx context.Context) (time.Duration, error) {
 	}
 	select {
 	case <-s.Done():
-		err = s.Stop() // what it has ended with
+		err = s.Stop() // how it has ended
 	case <-successor.Done():
 		err = errors.New("it ends before the old one")
 	case <-ctx.Done():
@@ -156,7 +156,7 @@ func (s *succession) next(ctx context.Context) (time.Duration, error) {
 	return frozenFor(old)
 }
 
-// frozenFor finds in a log how long the process was frozen.
+// frozenFor reads from a log how long the process was frozen.
 func frozenFor(log string) (time.Duration, error) {
 	for line := range strings.Lines(log) {
 		var said struct {

@@ -18,49 +18,49 @@ import (
 
 var errFailed = errors.New("a session has failed")
 
-// crowd is sessions that hold locks, and go on calling.
+// crowd has sessions that hold locks, and make calls.
 type crowd struct {
 	ctx      context.Context
 	of       crowdArgs
 	members  []*member
-	now      atomic.Pointer[passage] // the latest
+	now      atomic.Pointer[passage] // the latest takeover
 	stopping chan struct{}
-	failed   chan struct{} // closed with the first that fails
+	failed   chan struct{} // closed when the first session fails
 	calling  sync.WaitGroup
 	pauses   harness.Hist
 
 	mu   sync.Mutex
 	errs int   // guarded by mu
 	lost int   // guarded by mu
-	last error // guarded by mu: of both
+	last error // guarded by mu: the last error or loss
 }
 
-// crowdArgs say who comes.
+// crowdArgs describes the sessions.
 type crowdArgs struct {
-	sessions, holds int // and locks of each
-	// breath is what a session waits between two calls, on average: so long that all of them together
-	// leave the machine room, since they share it with the daemon.
+	sessions, holds int // number of sessions, and of locks per session
+	// breath is the average pause of a session between two calls. It is so long that all sessions
+	// together leave the machine room, since they share it with the daemon.
 	breath time.Duration
 }
 
-// passage is a takeover.
+// passage is one takeover.
 type passage struct {
 	over   chan struct{}      // closed when the old process has ended
-	pauses chan time.Duration // one of each session
+	pauses chan time.Duration // one per session
 }
 
-// member is one session, and one goroutine's.
+// member is one session, which one goroutine uses.
 type member struct {
 	*crowd
 	c     *client.Client
 	holds []*client.Hold
 	own   load.Caller
 	calm  harness.Hist
-	pause time.Duration // the longest call of the takeover under way
-	told  *passage      // whose pause is in
+	pause time.Duration // the longest call of the takeover in progress
+	told  *passage      // the takeover whose pause was reported
 }
 
-// gather has sessions connect and take their locks.
+// gather connects the sessions, which acquire their locks.
 func gather(ctx context.Context, socket string, of crowdArgs) (*crowd, error) {
 	c := &crowd{ctx: ctx, of: of, stopping: make(chan struct{}), failed: make(chan struct{})}
 	lost := func(l client.Lost) { c.fail(&c.lost, fmt.Errorf("%s is lost: %v", l.Key, l.Reason)) }
@@ -83,7 +83,7 @@ func crowdKey(kind string, i int) string {
 	return fmt.Sprintf("bench:%s:%s:%d", takeoverScene, kind, i)
 }
 
-// each runs do for all at once, and waits.
+// each calls do for all sessions at once, and waits.
 func (c *crowd) each(do func(i int, m *member) error) {
 	var wg sync.WaitGroup
 	for i, m := range c.members {
@@ -96,7 +96,7 @@ func (c *crowd) each(do func(i int, m *member) error) {
 	wg.Wait()
 }
 
-// fail counts what must not happen.
+// fail counts a fault.
 func (c *crowd) fail(count *int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,14 +107,14 @@ func (c *crowd) fail(count *int, err error) {
 	c.last = err
 }
 
-// failure is the latest of those; nil without any.
+// failure returns the latest fault, or nil if there is none.
 func (c *crowd) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.last
 }
 
-// start has all of them call, until stop.
+// start makes all sessions call, until stop.
 func (c *crowd) start() {
 	for _, m := range c.members {
 		c.calling.Go(func() {
@@ -125,14 +125,14 @@ func (c *crowd) start() {
 	}
 }
 
-// stop returns how long they have called since began.
+// stop returns for how long the sessions have made calls since began.
 func (c *crowd) stop(began time.Time) time.Duration {
 	close(c.stopping)
 	c.calling.Wait()
 	return time.Since(began)
 }
 
-// letGo releases all that is held: it is an error if it is not held any more.
+// letGo releases all locks. A lock that is not held any more is an error.
 func (c *crowd) letGo() {
 	c.each(func(_ int, m *member) error {
 		for _, h := range m.holds {
@@ -151,7 +151,7 @@ func (c *crowd) close() (err error) {
 	return err
 }
 
-// wait lets time pass. It ends early when something has failed.
+// wait waits for d. It ends early after a failure.
 func (c *crowd) wait(d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -165,7 +165,7 @@ func (c *crowd) wait(d time.Duration) error {
 	}
 }
 
-// during runs a takeover, and gathers what each session has noticed of it.
+// during runs a takeover, and collects what each session has noticed of it.
 func (c *crowd) during(takeover func() error) error {
 	p := &passage{make(chan struct{}), make(chan time.Duration, len(c.members))}
 	c.now.Store(p)
@@ -215,8 +215,7 @@ func (m *member) call() error {
 	}
 }
 
-// timed makes a call, and counts its time to the takeover in which it was under way, if there was
-// one.
+// timed makes a call. If a takeover was in progress, it counts the time for that takeover.
 func (m *member) timed() error {
 	p := m.now.Load()
 	last := p != nil && isOver(p)
@@ -232,7 +231,7 @@ func (m *member) timed() error {
 		m.calm.Add(took)
 		return nil
 	}
-	if m.pause = max(m.pause, took); last { // it was begun when the old process had ended
+	if m.pause = max(m.pause, took); last { // it began when the old process had ended
 		p.pauses <- m.pause
 		m.pause, m.told = 0, p
 	}
@@ -248,7 +247,8 @@ func isOver(p *passage) bool {
 	}
 }
 
-// metrics are of all of them, when they have ended. took are the takeovers' times.
+// metrics returns the results of all sessions, after they have ended. took has the times of the
+// takeovers.
 func (c *crowd) metrics(lasted time.Duration, took []time.Duration) harness.Metrics {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,22 +10,22 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// What a fleet costs its store is multiplied from what one lock, one renewal, one
-// connection costs it: docs/operate/scale.md. Those are measured here, on servers of one
-// machine, through real daemons as far as they are what sends it; two of them are two
-// hosts, and sixteen a small fleet. Only the store's own CPU counts, its process's
-// clock, less what it uses when nobody asks. Rows are not compared with each other, so
-// they do not take turns: what is being held is measured for some windows, then given up.
+// What a fleet costs its store is the product of what one lock, one renewal and one connection
+// cost: see docs/operate/scale.md. This scene measures these costs on servers on this machine. Real
+// daemons send the requests, as far as daemons send them: two daemons are two hosts, and sixteen a
+// small fleet. Only the store's own CPU time counts, by the clock of its process, without what it
+// uses when it is idle. Rows are not compared with each other, so they do not take turns. Each load
+// is started, measured for some windows, and then released.
 
 const (
 	unitsScene  = "units"
 	unitsRounds = 3
 	unitsWindow = 500 * time.Millisecond
-	unitsBatch  = 128 // locks taken by one request
+	unitsBatch  = 128 // locks per request
 	unitsPause  = 300 * time.Millisecond
 	unitsLong   = 10 * time.Minute // a TTL within which nothing is renewed
-	// What comes due at a time is renewed in full batches, and what was taken by and by
-	// in batches of one.
+	// Locks that become due together are renewed in full batches. Locks that were acquired one by one
+	// are renewed in batches of one.
 	burstTTL = 4 * time.Second
 	driftTTL = 4 * time.Second
 )
@@ -35,7 +35,7 @@ func units(e *Env) error {
 		func() error { return etcdUnits(e) })
 }
 
-// inTurn stops at the first error.
+// inTurn calls parts, and stops at the first error.
 func inTurn(parts ...func() error) error {
 	for _, part := range parts {
 		if err := part(); err != nil {
@@ -45,20 +45,20 @@ func inTurn(parts ...func() error) error {
 	return nil
 }
 
-// bill is a store that is measured.
+// bill is a store whose costs are measured.
 type bill struct {
 	e       *Env
-	store   string // the rows' names begin with it
+	store   string // prefix of the rows' names
 	pids    []int
-	idle    float64 // CPU time by time while nobody asks
+	idle    float64 // CPU time per time while it is idle
 	rounds  int
 	window  time.Duration
-	batches int          // of keys so far
-	lost    atomic.Int64 // locks
+	batches int          // number of batches of keys so far
+	lost    atomic.Int64 // number of lost locks
 }
 
-// newBill measures at once what the store uses by itself: whoever is to be connected
-// is so.
+// newBill also measures what the store uses when it is idle. So everything that is to be connected
+// must be connected already.
 func (e *Env) newBill(store string, pids ...int) *bill {
 	b := &bill{e: e, store: store, pids: pids, rounds: min(e.Rounds, unitsRounds),
 		window: min(e.Window, unitsWindow)}
@@ -75,17 +75,18 @@ func (b *bill) cpu() (sum time.Duration) {
 	return sum
 }
 
-// add takes in one round of a row.
+// add adds one round of a row.
 func (b *bill) add(row string, m harness.Metrics) {
 	b.e.Report.Add(unitsScene, b.store+": "+row, m)
 	b.e.Logf("%s  %-50s %8.2f µs %8.0f B  (%.0f/s)", unitsScene, b.store+": "+row, m["cpu_us"],
 		m["bytes"], m["ops_s"])
 }
 
-// flowMost is for how many windows flow waits until something happens.
+// flowMost is the maximum number of windows in which flow waits for something to happen.
 const flowMost = 40
 
-// flow measures what goes on meanwhile, as often as counted says that it happens.
+// flow measures the cost of something that happens meanwhile. counted returns how often it has
+// happened.
 func (b *bill) flow(row string, counted func() (float64, error)) error {
 	for range b.rounds {
 		if err := b.e.Ctx.Err(); err != nil {
@@ -98,10 +99,10 @@ func (b *bill) flow(row string, counted func() (float64, error)) error {
 		cpu, began := b.cpu(), time.Now()
 		var used, took time.Duration
 		after := n
-		// more than one where the machine stood still
+		// more than one window if the machine was paused
 		for windows := 0; after <= n && windows < flowMost; windows++ {
 			time.Sleep(b.window)
-			used, took = b.cpu()-cpu, time.Since(began) // without the counting
+			used, took = b.cpu()-cpu, time.Since(began) // without the cost of counting
 			if after, err = counted(); err != nil {
 				return err
 			}
@@ -121,15 +122,15 @@ func (b *bill) took(row string, n float64, cpu, took time.Duration) {
 		"ops_s": n / took.Seconds()})
 }
 
-// passing measures what n things cost in CPU by a second that do no more than stand there.
+// passing measures the CPU time per second of n things that only exist.
 func (b *bill) passing(row string, n int) {
 	cpu, began := b.cpu(), time.Now()
-	time.Sleep(4 * b.window) // it is little
+	time.Sleep(4 * b.window) // longer, because the cost is small
 	used, took := b.cpu()-cpu, time.Since(began)
 	b.took(row, float64(n)*took.Seconds(), used, took)
 }
 
-// weigh adds a row for what each of n things takes in memory that make makes.
+// weigh adds a row for the memory of each of n things that make creates.
 func (b *bill) weigh(row string, n int, bytes func() (float64, error), make func() error) error {
 	before, err := bytes()
 	if err != nil {
@@ -145,32 +146,32 @@ func (b *bill) weigh(row string, n int, bytes func() (float64, error), make func
 	return err
 }
 
-// client connects to a daemon. What it loses is a fault of the run: see end.
+// client connects to a daemon. A lost lock is a fault of the run: see end.
 func (b *bill) client(d *Daemon) (*client.Client, error) {
 	return client.Dial(b.e.Ctx, d.Socket, client.Options{Name: "bench", OnLost: func(client.Lost) {
 		b.lost.Add(1)
 	}})
 }
 
-// with connects to a daemon for as long as do takes; then everything is given up.
+// with connects to a daemon, calls do, and then releases everything.
 func (b *bill) with(d *Daemon, do func(*client.Client) error) error {
 	c, err := b.client(d)
 	if err != nil {
 		return err
 	}
 	err = errors.Join(do(c), c.Close())
-	time.Sleep(unitsPause) // it gives back a lot
+	time.Sleep(unitsPause) // much is released
 	return err
 }
 
-// end says what went wrong.
+// end reports the faults.
 func (b *bill) end() {
 	if n := b.lost.Load(); n > 0 {
 		b.e.Report.Fault("%s, %s: %d locks were lost", unitsScene, b.store, n)
 	}
 }
 
-// some is n, or fewer in a short run.
+// some returns n, or less in a short run.
 func (e *Env) some(n int) int {
 	if e.Short {
 		return n / 10

@@ -10,8 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// connections measures those that nobody uses: of a pool, and those that listen for
-// hints.
+// connections measures unused connections of a pool, and connections that listen for hints.
 func (b *redisBill) connections() error {
 	for _, kind := range []struct{ row, says string }{
 		{"a connection", "PING\r\n"},
@@ -66,7 +65,8 @@ func (b *redisBill) connected(row, says string) error {
 
 const looks = 500
 
-// look measures what a daemon asks a node for each half minute: what the cluster is.
+// look measures a daemon's request to a node for the map of the cluster, which it sends every half
+// minute.
 func (b *redisBill) look() error {
 	_, err := asked(b.nodes[0].Addr, func(ctx context.Context, c *redis.Client) (any, error) {
 		cpu, began := b.cpu(), time.Now()

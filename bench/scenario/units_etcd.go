@@ -19,16 +19,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Sizes of what is looked at on etcd.
+// The sizes of what is measured on etcd.
 const (
-	sessionLong  = "60s" // of daemons whose looks in turn are not to be seen
-	sessionShort = "3s"  // of one whose looks are: each key once a second
+	sessionLong  = "60s" // for daemons whose periodic checks should not be visible
+	sessionShort = "3s"  // for a daemon whose checks should be: each key once per second
 	etcdLocks    = 4000
 	etcdConns    = 200
-	// etcd keeps its log's last 5,100 entries in memory, whatever they were.
+	// etcd keeps the last 5,100 entries of its log in memory, whatever they are.
 	logEntries = 8192
 	logWriters = 128
-	// Locks are watched from 100 ms on, 2000 a second.
+	// Locks are watched after 100 ms, 2000 per second.
 	ripeAll = 2500 * time.Millisecond
 )
 
@@ -62,7 +62,7 @@ func (b *etcdBill) end() {
 	b.bill.end()
 }
 
-// connect is a client that asks whether its connection stands as the daemon does.
+// connect returns a client that checks its connection as the daemon does.
 func (b *etcdBill) connect() (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{b.srv.Addr}, DialTimeout: 10 * time.Second,
 		Logger:            zap.NewNop(),
@@ -80,7 +80,7 @@ func etcdUnits(e *Env) error {
 		func() error { return b.work(b.hosts) }, b.waits)
 }
 
-// metrics are numbers that the server tells of itself.
+// metrics returns metrics of the server.
 func (b *etcdBill) metrics(names ...string) ([]float64, error) {
 	r, err := http.Get("http://" + b.srv.Addr + "/metrics")
 	if err != nil {
@@ -105,15 +105,15 @@ func (b *etcdBill) ranges() (float64, error) {
 	return v[0], err
 }
 
-// database is the size of what is on disk, and mapped into memory.
+// database returns the size of the data on disk, which is mapped into memory.
 func (b *etcdBill) database() (float64, error) {
 	v, err := b.metrics("etcd_mvcc_db_total_size_in_use_in_bytes")
 	return v[0], err
 }
 
-// live is what the last garbage collection has left, and stacks: the next one comes when
-// there is twice as much, with half of the stacks counted in. First the log's entries
-// become others, of nothing, which makes enough garbage, too.
+// live returns the bytes that the last garbage collection has left, plus the stacks. The next
+// collection comes when there is twice as much, and half of the stacks count for that. First, live
+// replaces the entries of the log by empty ones, which also makes enough garbage.
 func (b *etcdBill) live() (float64, error) {
 	var wg sync.WaitGroup
 	failed := make([]error, logWriters)
@@ -135,8 +135,8 @@ func (b *etcdBill) live() (float64, error) {
 	return (v[0] + v[1]) / 2, err
 }
 
-// connections measures what an idle daemon has at etcd: a connection with a stream of
-// keep-alives and one of watches.
+// connections measures what an idle daemon has at etcd: a connection with a stream of keep-alives
+// and one of watches.
 func (b *etcdBill) connections() error {
 	n := b.e.some(etcdConns)
 	var cls []*clientv3.Client
@@ -167,7 +167,7 @@ func (b *etcdBill) connections() error {
 	})
 }
 
-// keepAlives measures them on connections of their own, one at a time on each.
+// keepAlives measures keep-alives on connections of their own, one at a time on each.
 func (b *etcdBill) keepAlives() error {
 	ctx, cancel := context.WithCancel(b.e.Ctx)
 	var wg sync.WaitGroup
@@ -191,16 +191,16 @@ func (b *etcdBill) keepAlives() error {
 		})
 	}
 	err := b.flow("a keep-alive", u.count)
-	cancel() // before its connections go
+	cancel() // before its connections are closed
 	wg.Wait()
 	return err
 }
 
-// ripens is how many locks a daemon has watched at a time.
+// ripens is how many locks a daemon begins to watch at a time.
 const ripens = 100
 
-// watches measures what it is to have one on a stream with others, and what it takes to
-// begin and to end some.
+// watches measures the memory of a watch on a stream with others, and the cost of beginning and
+// ending one.
 func (b *etcdBill) watches() error {
 	dirs := make([]string, b.e.some(etcdLocks))
 	for i := range dirs {
@@ -234,8 +234,8 @@ func (b *etcdBill) watches() error {
 	return b.flow("a watch begun and ended", u.count)
 }
 
-// locks measures locks that one host holds: what they are, and what it is to read them in
-// turn, and all their names at once.
+// locks measures the locks of one host: their size, the cost of reading one after the other, and
+// the cost of reading all their names at once.
 func (b *etcdBill) locks() error {
 	n := b.e.some(etcdLocks)
 	d, err := b.e.daemon("etcd://" + b.srv.Addr + "?ttl=" + sessionShort)
@@ -262,7 +262,7 @@ func (b *etcdBill) locks() error {
 
 const sweeps = 20
 
-// sweep measures what a daemon asks each minute: which keys stand under its lease.
+// sweep measures a daemon's request each minute for the keys of its lease.
 func (b *etcdBill) sweep() error {
 	all, err := b.cl.Leases(b.e.Ctx)
 	if err != nil {
@@ -291,8 +291,9 @@ func (b *etcdBill) sweep() error {
 // waits measures the polls of a host that waits.
 func (b *etcdBill) waits() error {
 	return b.waiting(b.hosts, b.keys("", b.e.some(waitingKeys)), func() error {
-		time.Sleep(2 * time.Second)                      // all have queued and are watched
-		return b.flow(pollRow, func() (float64, error) { // reads its own key and the one before it
+		time.Sleep(2 * time.Second) // all have queued and are watched
+		// a poll reads the host's own key and the one before it
+		return b.flow(pollRow, func() (float64, error) {
 			n, err := b.ranges()
 			return n / 2, err
 		})

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// keys are n keys of 24 bytes behind a hash tag, if any. They are new: what has been
-// given up may not be free yet.
+// keys returns n keys of 24 bytes after a hash tag, if there is one. The keys are new, because a
+// key that was released may not be free yet.
 func (b *bill) keys(tag string, n int) []string {
 	b.batches++
 	keys := make([]string, n)
@@ -23,7 +23,7 @@ func (b *bill) keys(tag string, n int) []string {
 	return keys
 }
 
-// hold takes keys, as many at a time as go into a batch, and leaves them held.
+// hold acquires keys, as many at a time as a batch may have, and keeps them.
 func hold(ctx context.Context, c *client.Client, keys []string, ttl time.Duration) error {
 	for part := range slices.Chunk(keys, unitsBatch) {
 		if _, err := c.AcquireMany(ctx, part, client.AcquireArgs{TTL: ttl}); err != nil {
@@ -33,8 +33,7 @@ func hold(ctx context.Context, c *client.Client, keys []string, ttl time.Duratio
 	return nil
 }
 
-// holdEvenly takes keys one by one and spreads that over some time, so that they will
-// come due one by one.
+// holdEvenly acquires keys one by one over a longer time, so that they become due one by one.
 func holdEvenly(ctx context.Context, c *client.Client, keys []string, ttl,
 	over time.Duration) error {
 	began := time.Now()
@@ -47,11 +46,11 @@ func holdEvenly(ctx context.Context, c *client.Client, keys []string, ttl,
 	return nil
 }
 
-// handHold is for how long a key stays where hosts want it from each other: the other
-// one is in the queue by then.
+// handHold is how long a host keeps a key that the other host also uses. By then, the other host is
+// in the queue.
 const handHold = 5 * time.Millisecond
 
-// churn is callers that take a key and give it up, again and again.
+// churn has callers that acquire and release a key again and again.
 type churn struct {
 	done   atomic.Int64
 	keys   []churned
@@ -61,14 +60,14 @@ type churn struct {
 	err    error // guarded by mu
 }
 
-// churned is a key, and which host had it last, from 1.
+// churned is a key, and the host that had it last, counted from 1.
 type churned struct {
 	name string
 	last atomic.Int32
 }
 
-// churning starts a caller for each key on each of the hosts. With several of these a
-// grant counts when the key comes from another one.
+// churning starts a caller for each key on each of the hosts. With several hosts, a grant counts if
+// another host had the key before.
 func churning(ctx context.Context, keys []string, hosts ...*client.Client) *churn {
 	u := &churn{keys: make([]churned, len(keys))}
 	ctx, u.cancel = context.WithCancel(ctx)
@@ -121,7 +120,7 @@ func (u *churn) stop() {
 	u.wg.Wait()
 }
 
-// pollRow is of a waiting host that asks again.
+// pollRow is the row of a waiting host that polls.
 const pollRow = "a poll of a host that waits"
 
 // work measures pairs and handoffs, of one key and of many.
@@ -157,8 +156,7 @@ func (b *bill) churned(row string, keys []string, hosts ...*client.Client) error
 	return b.flow(row, u.count)
 }
 
-// waiting has one host hold keys and the other wait for all of them, for as long as do
-// takes.
+// waiting makes one host hold keys, and the other wait for all of them, while do runs.
 func (b *bill) waiting(t twins, keys []string, do func() error) error {
 	return b.with(t[0], func(one *client.Client) error {
 		if err := hold(b.e.Ctx, one, keys, unitsLong); err != nil {

@@ -15,19 +15,19 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Sizes of what is looked at on Redis.
+// The sizes of what is measured on Redis.
 const (
 	heavyLocks  = 30_000
 	burstLocks  = 10_000
 	fleetHosts  = 16
-	fleetLocks  = 500 // a host
+	fleetLocks  = 500 // per host
 	waitingKeys = 1000
 	bareConns   = 1000
 	rarely      = 20 * time.Millisecond
-	silent      = 4 * time.Second // after that a connection has given back its buffers
+	silent      = 4 * time.Second // after that time a connection has released its buffers
 )
 
-// redisBill is a Redis, or a cluster's nodes, with what they can be asked.
+// redisBill is a Redis, or the nodes of a cluster, with what they can be asked for.
 type redisBill struct {
 	*bill
 	nodes []*harness.Redis
@@ -55,16 +55,15 @@ func (b *redisBill) end() {
 	b.bill.end()
 }
 
-// renewals is how many there have been.
+// renewals returns the number of renewals so far.
 func (b *redisBill) renewals() (float64, error) {
 	return b.said("commandstats", "cmdstat_pexpire:calls=", ",")
 }
 
-// memory is what the nodes have given out.
+// memory returns the memory that the nodes have allocated.
 func (b *redisBill) memory() (float64, error) { return b.said("memory", "used_memory:", "\r\n") }
 
-// said adds up a number that the nodes tell of themselves in a section of INFO; 0 when
-// it is not there.
+// said adds up a number that the nodes report in a section of INFO; 0 if it is missing.
 func (b *redisBill) said(section, before, behind string) (sum float64, err error) {
 	for _, r := range b.nodes {
 		n, e := asked(r.Addr, func(ctx context.Context, c *redis.Client) (float64, error) {
@@ -81,7 +80,7 @@ func (b *redisBill) said(section, before, behind string) (sum float64, err error
 	return sum, err
 }
 
-// asked asks a server on a connection that does not outlast it.
+// asked queries a server on a connection that is closed afterwards.
 func asked[T any](addr string, ask func(context.Context, *redis.Client) (T, error)) (T, error) {
 	c := redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1})
 	defer c.Close()
@@ -127,12 +126,12 @@ func (b *redisBill) waits() error {
 	})
 }
 
-// polls is how often a waiting host has said that it still does: each time one ZADD.
+// polls returns how often a waiting host has renewed its place in the queue. Each poll is one ZADD.
 func (b *redisBill) polls() (float64, error) {
 	return b.said("commandstats", "cmdstat_zadd:calls=", ",")
 }
 
-// locks measures held locks, of a hash tag or of none, and their renewals at once.
+// locks measures held locks, with a hash tag or without one, and their renewals all at once.
 func (b *redisBill) locks(what, tag string) error {
 	n := b.e.some(heavyLocks)
 	if err := b.with(b.hosts[0], func(c *client.Client) error {
@@ -168,7 +167,7 @@ func (b *redisBill) burst(row string, d *Daemon, n float64) error {
 		return err
 	}
 	for {
-		time.Sleep(rarely) // asking costs the server something, too
+		time.Sleep(rarely) // the query costs the server something, too
 		used, took := b.cpu()-cpu, time.Since(began)
 		after, err := b.renewals()
 		switch {
@@ -183,7 +182,7 @@ func (b *redisBill) burst(row string, d *Daemon, n float64) error {
 	}
 }
 
-// clients is how many connections there are.
+// clients returns the number of connections.
 func (b *redisBill) clients() (n int) {
 	for _, r := range b.nodes {
 		n += r.Clients()
@@ -191,8 +190,8 @@ func (b *redisBill) clients() (n int) {
 	return n
 }
 
-// fleet measures several daemons as they come, and renew locks that have been taken at
-// different times.
+// fleet measures several daemons while they connect, and while they renew locks that were acquired
+// at different times.
 func (b *redisBill) fleet() (err error) {
 	hosts := b.e.some(fleetHosts)
 	var daemons []*Daemon
@@ -213,7 +212,7 @@ func (b *redisBill) fleet() (err error) {
 		}
 		daemons = append(daemons, d)
 	}
-	time.Sleep(unitsPause) // they are there
+	time.Sleep(unitsPause) // they have connected
 	used, took := b.cpu()-cpu, time.Since(began)
 	b.took("a connection made and checked", float64(b.clients()-had), used, took)
 	for _, d := range daemons {
@@ -235,12 +234,12 @@ func (b *redisBill) fleet() (err error) {
 	if err := errors.Join(failed...); err != nil {
 		return err
 	}
-	time.Sleep(driftTTL / 10) // the first is due
+	time.Sleep(driftTTL / 10) // the first lock is due
 	return b.flow("a renewal, each when it is due", b.renewals)
 }
 
-// clusterUnits measures what is different in a cluster: keys are scattered over the
-// slots, so that each has a script call of its own, or share a hash tag.
+// clusterUnits measures what is different in a cluster. Keys that are scattered over the slots have
+// a script call each; the others share a hash tag.
 func clusterUnits(e *Env) error {
 	nodes, err := harness.StartRedisCluster(e.Dir, clusterNodes)
 	if err != nil {

@@ -23,11 +23,11 @@ var (
 
 const scaleFile = "../../docs/operate/scale.md"
 
-// TestScale does the arithmetic of docs/operate/scale.md anew, from the costs that stand there:
+// TestScale checks the arithmetic of docs/operate/scale.md against the costs in that page:
 //
 //	go run ./bench/cmd/bench -only units && go test ./bench/scenario -run Scale -write
 //
-// takes them from a run and writes all of its tables.
+// reads the costs from a run and writes all tables of the page.
 func TestScale(t *testing.T) {
 	b, err := os.ReadFile(scaleFile)
 	if err != nil {
@@ -58,8 +58,8 @@ func TestScale(t *testing.T) {
 
 var scaleStores = []string{"Redis", "Cluster", "etcd"}
 
-// costLines are the costs of a run: the machine, and a line for each thing, with the
-// stores beside each other.
+// costLines returns the costs of a run: the machine, and a line for each thing, with one column for
+// each store.
 func costLines(t *testing.T, path string) []string {
 	t.Helper()
 	b, err := os.ReadFile(path)
@@ -87,7 +87,7 @@ func costLines(t *testing.T, path string) []string {
 			slices.Sort(cpu)
 			cells[name][store] = digits(cpu[len(cpu)/2], 3) + " µs"
 			if strings.HasSuffix(name, "a second of it") && cpu[len(cpu)-1] < 2 {
-				cells[name][store] = "under 2 µs" // as much as can be told
+				cells[name][store] = "under 2 µs" // nothing more exact is known
 				continue
 			}
 			if low, high := digits(cpu[0], 2), digits(cpu[len(cpu)-1], 2); low != high {
@@ -110,7 +110,7 @@ func costLines(t *testing.T, path string) []string {
 	return lines
 }
 
-// costs are by store and thing: seconds of CPU, or bytes.
+// costs has the costs by store and thing, in seconds of CPU time or in bytes.
 type costs struct {
 	t  *testing.T
 	of map[string]float64
@@ -131,7 +131,7 @@ func readCosts(t *testing.T, text string) costs {
 			}
 			v, err := strconv.ParseFloat(strings.ReplaceAll(f[0], ",", ""), 64)
 			if err != nil {
-				continue // the head
+				continue // the head of the table
 			}
 			if f[1] == "µs" {
 				v /= 1e6
@@ -150,7 +150,7 @@ func (c costs) at(store, name string) float64 {
 	return v
 }
 
-// fleet is hosts with as many held locks each.
+// scaleFleet is a number of hosts with the same number of held locks each.
 type scaleFleet struct {
 	hosts, locks float64
 	ttl          time.Duration
@@ -158,21 +158,21 @@ type scaleFleet struct {
 
 func (f scaleFleet) all() float64 { return f.hosts * f.locks }
 
-// renewals a second: after a third of what is left of the TTL less the drift, earlier by
-// a twentieth of a third on average (renewer.Schedule).
+// renewals returns the renewals per second. A lock is due after a third of its TTL less the drift,
+// and on average a twentieth of that third earlier (renewer.Schedule).
 func (f scaleFleet) renewals() float64 {
 	return f.all() / (f.ttl.Seconds() * (1./3 - 1./100 - 1./60))
 }
 
-// What fleets are said to do beside holding locks.
+// What the fleets do in addition to holding locks.
 const (
-	pairsAHost  = 10   // a second
-	contendedOf = 0.01 // pairs that wait for another host, and locks that one waits for
+	pairsAHost  = 10   // per second
+	contendedOf = 0.01 // share of pairs that wait for another host, and of locks that a host waits for
 	pollsASec   = 2
-	busiest     = 0.5 // of a core, and of four cores of etcd's
+	busiest     = 0.5 // share of one core, or of four cores of etcd
 	etcdCores   = 4
-	mapLooks    = 6. / 30 // a second and host
-	connections = 3       // a host and node, and one more a host
+	mapLooks    = 6. / 30 // per second and host
+	connections = 3       // per host and node; there is one more per host
 )
 
 func column(f scaleFleet) string {

@@ -9,9 +9,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The streams that a daemon has at etcd, bare.
+// The streams that a daemon has at etcd, without the daemon.
 
-// keeping is a lease and a stream of keep-alives of it.
+// keeping is a lease with a stream of its keep-alives.
 type keeping struct {
 	lease  clientv3.LeaseID
 	stream pb.Lease_LeaseKeepAliveClient
@@ -41,7 +41,7 @@ type watching struct {
 	last   int64
 }
 
-// newWatching makes a stream, and watches all below dir, which ends in a slash.
+// newWatching creates a stream, and watches all keys below dir, which ends in a slash.
 func newWatching(ctx context.Context, c *clientv3.Client, dir string) (*watching, error) {
 	s, err := pb.NewWatchClient(c.ActiveConnection()).Watch(ctx)
 	if err != nil {
@@ -51,7 +51,7 @@ func newWatching(ctx context.Context, c *clientv3.Client, dir string) (*watching
 	return w, w.begin(dir)
 }
 
-// begin watches all below each of dirs.
+// begin watches all keys below each of dirs.
 func (w *watching) begin(dirs ...string) error {
 	for _, dir := range dirs {
 		w.last++

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A table stands between <!-- name --> and <!-- end -->.
+// cutTable cuts a table, which is between <!-- name --> and <!-- end -->, out of text.
 func cutTable(t *testing.T, text, name string) (before, lines, after string) {
 	t.Helper()
 	before, rest, _ := strings.Cut(text, "<!-- "+name+" -->\n")
@@ -36,7 +36,7 @@ func tableTop(head ...string) []string {
 	return []string{tableLine(head...), "|" + strings.Repeat("---|", len(head))}
 }
 
-// digits rounds v to so many digits that count, with commas.
+// digits rounds v to n significant digits, with commas.
 func digits(v float64, n int) string {
 	if v == 0 {
 		return "0"

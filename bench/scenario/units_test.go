@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestUnits runs the scene in windows too small to say anything: all that docs/operate/scale.md
-// is computed from is measured, and nothing is wrong.
+// TestUnits runs the scene in windows that are too short for meaningful results. It checks that
+// everything is measured from which docs/operate/scale.md is computed, and nothing is wrong.
 func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)

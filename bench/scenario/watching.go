@@ -14,10 +14,10 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// What it costs to be watched. Four daemons stand side by side; whoever is not looked at in a row
-// is idle then.
+// This scene measures what it costs to be observed. Four daemons run side by side; in each row,
+// only one of them is used.
 
-// The ways of being watched, which name rows.
+// The ways of being observed, which are in the names of rows.
 const (
 	unwatched = "nobody watches"
 	scraped   = "scraped each second"
@@ -27,7 +27,7 @@ const (
 
 const sampled = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-// watched is a daemon and how it is watched.
+// watched is a daemon, and the way in which it is observed.
 type watched struct {
 	*Daemon
 	way string
@@ -60,7 +60,7 @@ func beingWatched(e *Env) error {
 	return nil
 }
 
-// watch measures the ways on one store.
+// watch measures all ways on one store.
 func (e *Env) watch(scene, upstream, sink string) error {
 	var rows []row
 	for _, way := range []string{unwatched, scraped, audited, traced} {
@@ -78,7 +78,7 @@ func (e *Env) watch(scene, upstream, sink string) error {
 	for _, way := range []string{scraped, audited, traced} {
 		rate, cpu := rep.Ratio(scene, way, unwatched, "ops_s"),
 			rep.Ratio(scene, way, unwatched, "server_cpu_us_op")
-		if way == traced { // it is asked for, acquire by acquire
+		if way == traced { // callers ask for each trace, so its cost has no limit here
 			rep.Limit(scene+", "+way+": pairs/s, to "+unwatched, rate)
 			rep.Limit(scene+", "+way+": the daemon's CPU a pair, to "+unwatched, cpu)
 			continue
@@ -123,9 +123,9 @@ func (w *watched) stop(e *Env, scene string) {
 	os.Remove(w.log.Name())
 }
 
-// watchedRun is one row: scrapes go on through it.
+// watchedRun runs one row, with scrapes all the time.
 func (e *Env) watchedRun(w *watched) (*harness.Outcome, error) {
-	if err := w.log.Truncate(0); err != nil { // disks are finite
+	if err := w.log.Truncate(0); err != nil { // the log must not fill the disk
 		return nil, err
 	}
 	args := load.PairsArgs{Addr: w.Socket, Callers: 64, TTL: redisTTL}

@@ -1,14 +1,13 @@
-// Command bench measures locksidecar against the limits of the machine and
-// against other lock libraries, in one run and by turns, and says whether what was
-// asked for is met.
+// Command bench measures locksidecar against the limits of the machine and against other lock
+// libraries. It does so in one run and in turns, and reports whether the targets are met.
 //
 //	go run ./bench/cmd/bench                 # everything, some minutes
-//	go run ./bench/cmd/bench -short          # under a minute: does it work
+//	go run ./bench/cmd/bench -short          # under a minute, to see that it works
 //	go run ./bench/cmd/bench -only local     # one scene
 //
-// Results go to -out as results.json and results.md with pictures: those of everything to
-// bench/results, what is partial or short to bench/results/partial. It needs Go, redis-server and,
-// for the other libraries, their modules.
+// Results go to -out as results.json and results.md with pictures. The results of a complete run go
+// to bench/results, and partial or short ones to bench/results/partial. The command needs Go,
+// redis-server and, for the other libraries, their modules.
 package main
 
 import (
@@ -54,7 +53,7 @@ func run() error {
 	short := flag.Bool("short", false, "one round of small windows: shows that it works, not how fast")
 	rounds := flag.Int("rounds", 7, "rounds; medians are taken over them")
 	window := flag.Duration("window", 1500*time.Millisecond, "measured time of one row in one round")
-	soak := flag.Duration("soak", 2*time.Hour, "how long the scene soak goes on")
+	soak := flag.Duration("soak", 2*time.Hour, "duration of the scene soak")
 	strict := flag.Bool("strict", false, "end with 1 when a target is missed, not only when something is wrong")
 	flag.Usage = usage
 	flag.Parse()
@@ -66,7 +65,8 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "locksidecar-bench-") // short: a socket's path has 108 bytes
+	// a short path, because a socket's path has at most 108 bytes
+	dir, err := os.MkdirTemp("", "locksidecar-bench-")
 	if err != nil {
 		return err
 	}
@@ -104,8 +104,8 @@ func run() error {
 	return verdict(e.Report, *strict)
 }
 
-// resultsDir is where results go: what does not say everything never over what does,
-// unless told to.
+// resultsDir returns the directory for the results. Partial results never replace complete ones,
+// unless out says so.
 func resultsDir(out, root string, partial bool) string {
 	if out != "" {
 		return out
@@ -141,7 +141,7 @@ func usage() {
 	flag.PrintDefaults()
 }
 
-// named are all scenes that can be named.
+// named returns all scenes that -only can name.
 func named() []scenario.Scene { return slices.Concat(scenario.Scenes, scenario.Long) }
 
 func sceneNames() string {
