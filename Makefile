@@ -31,7 +31,7 @@ CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 PROSE  := README.md CONTRIBUTING.md docs deploy clients/README.md clients/python/README.md clients/java/README.md \
 	clients/examples/node/README.md protocol/PROTOCOL.md protocol/vectors/README.md \
 	upstream/WRITING_A_DRIVER.md cache/model/README.md daemon/engine/sim/STUDY.md daemon/engine/sim/mutants/README.md \
-	bench/README.md bench/FUZZING.md bench/chaos/README.md
+	bench/README.md bench/COSTS.md bench/FUZZING.md bench/chaos/README.md
 NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod */*/*/*/go.mod))
 
 # Packages without servers, sockets and processes.

@@ -56,7 +56,7 @@ var Scenes = []Scene{
 	{"million", "a million locks held by one client, and given up by its end", million},
 	{"takeover", "what 500 sessions with 100,000 locks notice of ten takeovers, on the embedded store and on Redis", takeovers},
 	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for docs/operate/sizing.md", sizing},
-	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for docs/operate/scale.md", units},
+	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for bench/COSTS.md", units},
 	{"crowd", "10,000 sessions on one daemon, each with a lock, that call now and then", crowded},
 	{"herd", "5,000 waiters from ten hosts for one key, on Redis and on etcd", herds},
 	{"fleet", "100 daemons on one Redis, with keys that other hosts want too", fleets},

@@ -11,7 +11,7 @@ import (
 )
 
 // What a fleet costs its store is the product of what one lock, one renewal and one connection
-// cost: see docs/operate/scale.md. This scene measures these costs on servers on this machine. Real
+// cost: see bench/COSTS.md. This scene measures these costs on servers on this machine. Real
 // daemons send the requests, as far as daemons send them: two daemons are two hosts, and sixteen a
 // small fleet. Only the store's own CPU time counts, by the clock of its process, without what it
 // uses when it is idle. Rows are not compared with each other, so they do not take turns. Each load

@@ -16,41 +16,57 @@ import (
 )
 
 var (
-	writeScale   = flag.Bool("write", false, "TestScale: take the costs from results, and write the tables of docs/operate/scale.md")
+	writeScale   = flag.Bool("write", false, "TestScale: take the costs from results, and write all tables")
 	scaleResults = flag.String("results", "../results/partial/results.json",
 		"TestScale: with -write, the results")
 )
 
-const scaleFile = "../../docs/operate/scale.md"
+const (
+	costsFile = "../COSTS.md"                 // the costs, and the whole arithmetic
+	scaleFile = "../../docs/operate/scale.md" // the rows that operators need
+)
 
-// TestScale checks the arithmetic of docs/operate/scale.md against the costs in that page:
+// TestScale checks the arithmetic of bench/COSTS.md and docs/operate/scale.md against the costs in the
+// former:
 //
 //	go run ./bench/cmd/bench -only units && go test ./bench/scenario -run Scale -write
 //
-// reads the costs from a run and writes all tables of the page.
+// reads the costs from a run and writes all tables.
 func TestScale(t *testing.T) {
-	b, err := os.ReadFile(scaleFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text := string(b)
+	text := readPage(t, costsFile)
 	if *writeScale {
 		text = putLines(t, text, "costs", costLines(t, *scaleResults))
 	}
 	c := readCosts(t, text)
+	checkScale(t, costsFile, text, redisScale(c, false), etcdScale(c, false))
+	checkScale(t, scaleFile, readPage(t, scaleFile), redisScale(c, true), etcdScale(c, true))
+}
+
+func readPage(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// checkScale compares the tables of a file, or writes them.
+func checkScale(t *testing.T, file, text string, redis, etcd []string) {
+	t.Helper()
 	for _, table := range []struct {
 		name  string
 		lines []string
-	}{{"redis", redisScale(c)}, {"etcd", etcdScale(c)}} {
+	}{{"redis", redis}, {"etcd", etcd}} {
 		if *writeScale {
 			text = putLines(t, text, table.name, table.lines)
 		} else if !slices.Equal(linesOf(t, text, table.name), table.lines) {
-			t.Errorf("the table %s of %s does not follow from its costs; it would be\n%s", table.name,
-				scaleFile, strings.Join(table.lines, "\n"))
+			t.Errorf("the table %s of %s does not follow from the costs; it would be\n%s", table.name,
+				file, strings.Join(table.lines, "\n"))
 		}
 	}
 	if *writeScale {
-		if err := os.WriteFile(scaleFile, []byte(text), 0o644); err != nil {
+		if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -145,7 +161,7 @@ func readCosts(t *testing.T, text string) costs {
 func (c costs) at(store, name string) float64 {
 	v, ok := c.of[store+": "+name]
 	if !ok {
-		c.t.Errorf("%s has no cost of %q on %s", scaleFile, name, store)
+		c.t.Errorf("%s has no cost of %q on %s", costsFile, name, store)
 	}
 	return v
 }
@@ -180,7 +196,7 @@ func column(f scaleFleet) string {
 		strings.NewReplacer("m0s", " min", "s", " s").Replace(f.ttl.String()))
 }
 
-func redisScale(c costs) []string {
+func redisScale(c costs, brief bool) []string {
 	fleets := []scaleFleet{{1000, 100, 30 * time.Second}, {10000, 100, 30 * time.Second},
 		{10000, 100, 5 * time.Minute},
 		{10000, 10000, 30 * time.Second}, {10000, 10000, 5 * time.Minute}}
@@ -197,7 +213,7 @@ func redisScale(c costs) []string {
 	}
 	conns := func(f scaleFleet) float64 { return f.hosts*connections + f.hosts/masters(f) }
 	cores := func(v float64) string { return digits(v, 2) }
-	return scaleTable(fleets, []scaleRow{
+	return scaleTable(fleets, brief, []scaleRow{
 		{"locks held", func(f scaleFleet) string { return count(f.all()) }},
 		{"their memory", func(f scaleFleet) string { return size(f.all() * cluster("a lock")) }},
 		{"renewals a second", func(f scaleFleet) string { return count(f.renewals()) }},
@@ -232,7 +248,7 @@ func redisScale(c costs) []string {
 	})
 }
 
-func etcdScale(c costs) []string {
+func etcdScale(c costs, brief bool) []string {
 	fleets := []scaleFleet{{100, 1000, 10 * time.Second}, {1000, 100, 10 * time.Second},
 		{10000, 10, 10 * time.Second}, {10000, 100, 10 * time.Second},
 		{10000, 100, time.Minute}, {10000, 10000, time.Minute}}
@@ -245,7 +261,7 @@ func etcdScale(c costs) []string {
 			sweep(f)*etcd("a name in a sweep")
 	}
 	cores := func(v float64) string { return digits(v, 2) }
-	return scaleTable(fleets, []scaleRow{
+	return scaleTable(fleets, brief, []scaleRow{
 		{"locks held, a watch each", func(f scaleFleet) string { return count(f.all()) }},
 		{"memory (live; twice that with garbage)", func(f scaleFleet) string {
 			return size(f.all()*etcd("a lock, with its watch, in memory") +
@@ -279,13 +295,25 @@ type scaleRow struct {
 	cell func(scaleFleet) string
 }
 
-func scaleTable(fleets []scaleFleet, rows []scaleRow) []string {
+// briefRows are the rows for operators.
+var briefRows = []string{
+	"locks held", "their memory", "renewals a second", "**masters**, half a core of each",
+	"connections a master", "… their memory, silent / in use",
+	"… all made anew, one a host: s of a core",
+	"locks held, a watch each", "memory (live; twice that with garbage)", "database, of 8 GB",
+	"**left of 2 busy cores of 4**", "… for pairs a second, in small batches", "… or in large ones",
+}
+
+func scaleTable(fleets []scaleFleet, brief bool, rows []scaleRow) []string {
 	head := []string{"hosts × locks, TTL"}
 	for _, f := range fleets {
 		head = append(head, column(f))
 	}
 	lines := tableTop(head...)
 	for _, r := range rows {
+		if brief && !slices.Contains(briefRows, r.name) {
+			continue
+		}
 		line := []string{r.name}
 		for _, f := range fleets {
 			line = append(line, r.cell(f))

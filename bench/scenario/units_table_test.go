@@ -13,7 +13,7 @@ func cutTable(t *testing.T, text, name string) (before, lines, after string) {
 	before, rest, _ := strings.Cut(text, "<!-- "+name+" -->\n")
 	lines, after, ok := strings.Cut(rest, "\n<!-- end -->")
 	if !ok {
-		t.Fatalf("%s has no table %s", scaleFile, name)
+		t.Fatalf("there is no table %s", name)
 	}
 	return before, lines, after
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // TestUnits runs the scene in windows that are too short for meaningful results. It checks that
-// everything is measured from which docs/operate/scale.md is computed, and nothing is wrong.
+// everything is measured from which bench/COSTS.md is computed, and nothing is wrong.
 func TestUnits(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
