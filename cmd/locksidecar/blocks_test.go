@@ -76,22 +76,3 @@ func accepted(t *testing.T, page, text string) {
 		t.Errorf("%s: %v", page, err)
 	}
 }
-
-// The README shows what a refused `lock -n` prints.
-func TestTheREADMEShowsARefusal(t *testing.T) {
-	h := newHost(t)
-	h.run("lock", "demo", "--", "sh", "-c", "echo up; read x").line()
-	p := h.run("lock", "-n", "demo", "--", "true")
-	p.ends(exitTryAgain)
-	b, err := os.ReadFile(fromRoot("README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	line := regexp.MustCompile(`(?m)^locksidecar lock: demo is held.*\n`)
-	sample := func(s string) string {
-		return regexp.MustCompile(`[0-9.]+m?s\b`).ReplaceAllString(regexp.MustCompile(`process \d+`).ReplaceAllString(line.FindString(s), "process N"), "T")
-	}
-	if shown, is := sample(string(b)), sample(p.err.String()); shown != is || is == "" {
-		t.Errorf("the README shows %q, and it is %q", shown, is)
-	}
-}

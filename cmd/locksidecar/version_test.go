@@ -163,7 +163,7 @@ func headingSays(text string, i int, what string) bool {
 
 func fromRoot(path string) string { return filepath.Join("..", "..", filepath.FromSlash(path)) }
 
-func slurp(t *testing.T, path string) string {
+func slurp(t testing.TB, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(fromRoot(path))
 	if errors.Is(err, os.ErrNotExist) {

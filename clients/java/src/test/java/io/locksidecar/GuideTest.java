@@ -20,8 +20,20 @@ import org.junit.jupiter.api.Test;
 class GuideTest extends OnDaemon {
     private static final Path DOCS = Daemon.ROOT.resolve("docs");
     private static final String GUIDE = read(DOCS.resolve("guides").resolve("java.md"));
-    private static final String SHEDLOCK = read(DOCS.resolve("migrate").resolve("shedlock.md"));
     private static final String FAILURES = read(DOCS.resolve("guides").resolve("failures.md"));
+
+    private static final String FRAGMENT = """
+            import io.locksidecar.*;
+            public class Fragment {
+                public static void main(String[] args) throws InterruptedException {
+                    String order = "42";
+            %s
+                }
+                static void charge(String order, long fence) {
+                    System.out.println(fence > 0);
+                }
+            }
+            """;
 
     private static String read(Path path) {
         try {
@@ -31,13 +43,23 @@ class GuideTest extends OnDaemon {
         }
     }
 
-    private static Map<String, String> programs() {
+    /** The Java in all documents, except what a comment excludes. A block without a class is the body of one. */
+    private static Map<String, String> programs() throws IOException {
         Map<String, String> programs = new LinkedHashMap<>();
-        Matcher block = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(GUIDE + SHEDLOCK);
-        while (block.find()) {
-            Matcher name = Pattern.compile("public class (\\w+)").matcher(block.group(1));
-            assertTrue(name.find());
-            programs.put(name.group(1), block.group(1));
+        List<Path> pages = new ArrayList<>(List.of(Daemon.ROOT.resolve("README.md")));
+        try (Stream<Path> found = Files.walk(DOCS)) {
+            found.filter(p -> p.toString().endsWith(".md")).sorted().forEach(pages::add);
+        }
+        for (Path page : pages) {
+            Matcher block = Pattern.compile("(?m)^(?<! -->\n)```java\n((?s:.*?))```").matcher(read(page));
+            while (block.find()) {
+                Matcher name = Pattern.compile("public class (\\w+)").matcher(block.group(1));
+                if (name.find()) {
+                    programs.put(name.group(1), block.group(1));
+                } else {
+                    programs.put("Fragment", FRAGMENT.formatted(block.group(1)));
+                }
+            }
         }
         return programs;
     }
@@ -47,7 +69,8 @@ class GuideTest extends OnDaemon {
         Map<String, String> programs = programs();
         Map<String, String> prints = Map.of(
                 "Example", "", "Account", "70", "Reactive", "42", "Transfer", "[account:bob, account:ann]",
-                "Exports", "false, true", "Scheduler", "... given up enough", "SidecarLockRegistry", "held", "Nightly", "report true");
+                "Exports", "false, true", "Scheduler", "... given up enough", "SidecarLockRegistry", "held", "Nightly", "report true",
+                "Fragment", "true");
         assertEquals(prints.keySet(), programs.keySet());
         Path dir = Daemon.directory();
         try {
