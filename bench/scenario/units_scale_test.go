@@ -26,8 +26,8 @@ const (
 	scaleFile = "../../docs/operate/scale.md" // the rows that operators need
 )
 
-// TestScale checks the arithmetic of bench/COSTS.md and docs/operate/scale.md against the costs in the
-// former:
+// TestScale checks the arithmetic of bench/COSTS.md and docs/operate/scale.md against the costs in
+// the former:
 //
 //	go run ./bench/cmd/bench -only units && go test ./bench/scenario -run Scale -write
 //
