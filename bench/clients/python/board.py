@@ -1,4 +1,4 @@
-"""The board of load.NewBoard: who is inside each key's lock, who was last, with which fence."""
+"""The board of load.NewBoard: for each key, the contender inside, the one that was last inside, and its fence."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ INSIDE, LAST, FENCE, EXCLUSIVE = 0, 8, 16, 17
 
 
 class Board:
-    """Whoever holds a lock alone writes alone. Readers only look: there are no atomic steps here."""
+    """Only an exclusive holder writes alone. Readers only look, because there are no atomic steps here."""
 
     def __init__(self, path: str) -> None:
         with open(path, "r+b") as f:
             self._words = memoryview(mmap.mmap(f.fileno(), 0)).cast("Q")
 
     def enter(self, key: int, me: int, fence: int, shared: bool) -> tuple[bool, bool, bool]:
-        """Handoff, overlap, fence fault. A fence of 0 is none."""
+        """Return handoff, overlap and fence fault. A fence of 0 means that there is none."""
         w, at = self._words, key * SLOT
         overlap = w[at + INSIDE] != 0
         if shared:
@@ -28,7 +28,7 @@ class Board:
         return other, overlap, fault
 
     def leave(self, key: int, me: int, shared: bool) -> bool:
-        """Whether somebody has come in beside us."""
+        """Whether another contender has entered meanwhile."""
         w, at = self._words, key * SLOT
         if shared:
             return w[at + INSIDE] != 0

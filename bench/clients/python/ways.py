@@ -1,4 +1,4 @@
-"""Ways to locks, as a program in Python would go them: one client a process, which its threads share."""
+"""Ways to acquire locks, as a Python program would use them: one client per process, which its threads share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Lock:
     release: Callable[[], None]
 
 
-Way = Callable[[str, bool], Lock]  # of a key; shared or not
+Way = Callable[[str, bool], Lock]  # arguments: the key, and whether it is shared
 
 
 def sidecar(args: dict[str, Any]) -> Way:
@@ -36,7 +36,7 @@ def sidecar(args: dict[str, Any]) -> Way:
 
 
 def bare(args: dict[str, Any]) -> Way:
-    """The least that a program in Python can do: frames on a socket, and no account of what is held. For one thread."""
+    """The least that a Python program can do: frames on a socket, without a record of holds. For one thread."""
     import socket
 
     from msgpack import packb, unpackb
@@ -51,7 +51,7 @@ def bare(args: dict[str, Any]) -> Way:
         payload = packb((op, last, *fields))
         sock.sendall(len(payload).to_bytes(4, "big") + payload)
         while True:
-            head = sock.recv(65536)  # a frame mostly; a keepalive may be in front of it
+            head = sock.recv(65536)  # usually one frame, perhaps after a keepalive
             while head:
                 size = int.from_bytes(head[:4], "big") + 4
                 reply = unpackb(head[4:size])
@@ -77,7 +77,7 @@ def bare(args: dict[str, Any]) -> Way:
 
 
 def redis_py(args: dict[str, Any]) -> Way:
-    """Has no shared mode: who reads is alone too."""
+    """Has no shared mode: a reader is exclusive, too."""
     import redis
 
     host, port = args["Addr"].rsplit(":", 1)

@@ -1,8 +1,7 @@
-"""A worker of the benchmarks in Python, as harness.serveWorker is one in Go.
+"""A worker of the benchmarks in Python, like harness.serveWorker in Go.
 
-Lines of JSON: the spec in, "ready" out, the start time in, the report out. Its callers
-are threads, which take and give up locks as load.WorkArgs say; the load is the name of
-the way to the locks.
+It exchanges lines of JSON: it reads the spec, writes "ready", reads the start time, and writes the report. Its callers
+are threads, which acquire and release locks as load.WorkArgs say. The load is the name of a way to acquire locks.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from ways import WAYS, Lock
 
 HIST_BITS = 5
 HIST_BUCKETS = 40 << HIST_BITS
-GRACE = 10  # seconds that callers may go on when the window has closed
+GRACE = 10  # seconds for which callers may continue after the window
 WARMING, MEASURING, STOPPED = range(3)
 
 
@@ -33,7 +32,7 @@ def bucket_of(v: int) -> int:
 
 
 class Tally:
-    """What one caller counts: within the window, but for what is wrong."""
+    """The counts of one caller, within the window, except for faults."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -82,7 +81,7 @@ class Worker:
         return report(tallies, int((end_cpu - begin_cpu) * 1e9), end - begin)
 
     def own(self, me: int, tally: Tally) -> None:
-        """Pairs on keys that nobody else wants."""
+        """Pairs on keys that nothing else uses."""
         clock, turn = time.perf_counter_ns, 0
         while self.phase != STOPPED:
             turn += 1
@@ -98,7 +97,7 @@ class Worker:
                 tally.add(clock() - asked)
 
     def wanted(self, me: int, tally: Tally) -> None:
-        """Turns on keys that others want too: what counts is the wait."""
+        """Turns on keys that other callers use, too: the waits are measured."""
         only = self.lock_of(f"{self.prefix}:0000", False) if self.keys == 1 else None
         while self.phase != STOPPED:
             if only:
@@ -125,7 +124,7 @@ class Worker:
             tally.handoffs += other
 
     def slot(self) -> int:
-        """One of the keys; with a skew four of five are of the first fifth."""
+        """Return one of the keys; with a skew, four of five are from the first fifth."""
         if not self.few:
             return random.randrange(self.keys)
         return random.randrange(self.few) if random.random() < 0.8 else random.randrange(self.few, self.keys)
@@ -137,7 +136,7 @@ def cpu() -> float:
 
 
 def when(text: str) -> float:
-    """The time that Go writes, with up to nine places of a second."""
+    """Parse a time that Go has written, with up to nine decimal places."""
     seconds, fraction, zone = re.fullmatch(r"(.{19})(\.\d+)?(Z|.{6})", text).groups()
     at = datetime.fromisoformat(seconds + zone.replace("Z", "+00:00")).timestamp()
     return at + float(fraction or 0)
@@ -169,7 +168,7 @@ def main() -> None:
     print('"ready"', flush=True)
     start = when(json.loads(sys.stdin.readline()))
     print(json.dumps(worker.measure(start, spec["Window"] / 1e9)), flush=True)
-    os._exit(0)  # whoever still waits needs no ceremony
+    os._exit(0)  # a caller that still waits needs no orderly end
 
 
 main()

@@ -31,12 +31,12 @@ def new_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 class Loop:
-    """Runs one test: closes its clients at the end, and looks for what is left."""
+    """Runs one test, closes its clients at the end, and checks that nothing is left."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.clients: list[Client] = []
-        self.complaints: list[dict[str, Any]] = []  # what the loop's exception handler was told
+        self.complaints: list[dict[str, Any]] = []  # calls of the loop's exception handler
         self.background: set[asyncio.Task[Any]] = set()  # of the test itself
 
     def client(self, path: str, **more: Any) -> Client:
@@ -83,7 +83,7 @@ async def until(what: str, condition: Callable[[], object], bound: float = BOUND
 
 
 async def waiters(client: Client, key: str, count: int) -> None:
-    """Wait until so many wait for the key."""
+    """Wait until so many requests wait for the key."""
 
     async def waiting() -> bool:
         return bool((await client._ask(7, key))[5] == count)

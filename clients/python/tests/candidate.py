@@ -1,4 +1,4 @@
-"""Candidates of an election that note what happens to them."""
+"""Candidates of an election that record what happens to them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import locksidecar
 
 
 class Stage:
-    """Where leaders work: sees that there is never more than one, and that their fences rise."""
+    """The work of leaders. It checks that there is never more than one, and that their fences rise."""
 
     def __init__(self) -> None:
         self.mu = threading.Lock()
@@ -56,7 +56,7 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """It is the leader, and its work has begun."""
+        """Whether it is the leader, and its work has begun."""
         return self.election.is_leader and self.count("elected") > self.count("ended")
 
     def reasons(self) -> list[str | None]:

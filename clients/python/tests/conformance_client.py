@@ -1,7 +1,7 @@
 """The adapter for ``locksidecar conformance``, on the public API: with threads, or with --asyncio on tasks.
 
-Commands come on standard input, one JSON object a line, and are answered on standard output;
-docs/contribute/client.md has them all.
+It reads commands from standard input, one JSON object per line, and answers on standard output.
+docs/contribute/client.md describes all commands.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Command = dict[str, Any]
 
 
 def name(e: BaseException) -> str:
-    """Return the protocol's name for an exception; one that has none of its own says it first."""
+    """Return the protocol's name for an exception. An exception without a name of its own begins with it."""
     if isinstance(e, asyncio.CancelledError):
         return "canceled"
     for kind, named in ERRORS.items():
@@ -77,14 +77,14 @@ def fences(lock: Any) -> dict[str, str]:
 
 
 class Adapter:
-    """What both kinds of client have in common: the locks by who holds them, and by fence."""
+    """The common part of both kinds of client: the locks by owner and fence."""
 
     def __init__(self, client: Any) -> None:
         self.client = client
         self.locks: dict[tuple[int, str, str], Any] = {}
 
     def lock(self, q: Command) -> Any:
-        """Return a new handle for what an acquire or an acquire_many asks for."""
+        """Return a new handle for the keys of an acquire or an acquire_many."""
         if q["mode"] == "permit":
             return self.semaphore(q)
         return (self.client.lock_many if "keys" in q else self.client.lock)(
@@ -97,7 +97,7 @@ class Adapter:
         )
 
     def semaphore(self, q: Command) -> Any:
-        """Return a new handle for a permit: who holds it is the client's to name."""
+        """Return a new handle for a permit, because the client chooses the owner of a permit."""
         return self.client.semaphore(
             q["key"],
             q["permits"],
@@ -125,7 +125,7 @@ class Adapter:
         return lock
 
     def known_many(self, q: Command) -> Any:
-        """Return the locks that were acquired together and are to be released so."""
+        """Return the locks that were acquired together and are to be released together."""
         if not q["keys"] or len(q["keys"]) != len(q["fences"]):
             raise locksidecar.Invalid("no keys, or not as many fences")
         found = [self.known({**q, "key": k, "fence": f}) for k, f in zip(q["keys"], q["fences"], strict=True)]
@@ -140,7 +140,7 @@ class Adapter:
             return {"ok": True, "held": False}
 
     def change(self, q: Command) -> Any:
-        """Do what needs no more than a call; on asyncio it is to be awaited."""
+        """Do what needs no more than a call; the result must be awaited with asyncio."""
         do: dict[str, Callable[[], Any]] = {
             "connect": self.client.ping,
             "close": self.client.close,
@@ -153,7 +153,7 @@ class Adapter:
 
 
 def fork(a: Adapter, q: Command) -> Command:
-    """Fork a child that stays, and return whether it believes that it holds."""
+    """Fork a child that stays, and return whether it believes that it holds the lock."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

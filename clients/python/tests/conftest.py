@@ -21,7 +21,7 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 
 @pytest.fixture(scope="session")
 def binary() -> str:
-    """The daemon's program: what LOCKSIDECAR_BIN names, else what make build makes."""
+    """The daemon's program: the one in LOCKSIDECAR_BIN, or else the one of make build."""
     if named := os.environ.get("LOCKSIDECAR_BIN"):
         return os.path.abspath(named)
     built = os.path.join(ROOT, "bin", "locksidecar")
@@ -73,7 +73,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def connect(daemon: Daemon) -> Iterator[Callable[..., locksidecar.Client]]:
-    """Make clients of the daemon; they are closed at the end."""
+    """Make clients of the daemon, which are closed at the end."""
     clients: list[locksidecar.Client] = []
 
     def make(**more: float) -> locksidecar.Client:
@@ -106,7 +106,7 @@ def script(daemon: Daemon) -> Iterator[Callable[..., Script]]:
 
 @pytest.fixture
 def peer() -> Iterator[Peer]:
-    """A daemon that says what the test says."""
+    """A daemon that sends what the test chooses."""
     p = Peer()
     yield p
     p.close()
@@ -114,7 +114,7 @@ def peer() -> Iterator[Peer]:
 
 @pytest.fixture(params=LOOPS)
 def loop(request: pytest.FixtureRequest) -> Loop:
-    """What runs a coroutine test."""
+    """The runner of coroutine tests."""
     return Loop(request.param)
 
 
@@ -129,14 +129,14 @@ def resident(binary: str) -> Iterator[Daemon]:
 
 @pytest.fixture
 def shared(resident: Daemon) -> Iterator[Daemon]:
-    """The daemon for many tests; nothing is held on it at a test's beginning."""
+    """The daemon for many tests. Nothing is held on it when a test begins."""
     yield resident
     until("nothing is held or waited for", lambda: not resident.keys())
 
 
 @pytest.fixture
 def aconnect(loop: Loop, shared: Daemon) -> Callable[..., locksidecar.asyncio.Client]:
-    """Make asyncio clients of the shared daemon; they are closed at the end."""
+    """Make asyncio clients of the shared daemon, which are closed at the end."""
     return lambda **more: loop.client(shared.path, **more)
 
 
@@ -147,7 +147,7 @@ def aclient(aconnect: Callable[..., locksidecar.asyncio.Client]) -> locksidecar.
 
 @pytest.fixture(scope="session")
 def runners(request: pytest.FixtureRequest, binary: str) -> Iterator[dict[str, subprocess.Popen[str]]]:
-    """The conformance runner with each kind of client, both at once; none if nobody will look at them."""
+    """The conformance runner with each kind of client, both at once; none if no test uses them."""
     adapter = os.path.join(os.path.dirname(os.path.abspath(__file__)), "conformance_client.py")
     command = [binary, "conformance", "--json", "--timeout", "60s", "--client", sys.executable, adapter]
     running = {
@@ -168,7 +168,7 @@ def conformance(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the conformance runner, which is started with the restarts, be looked at last."""
+    """Run the tests of the conformance runner last, because the runner starts together with the restarts."""
     items.sort(key=conformance)
 
 

@@ -17,7 +17,7 @@ import locksidecar
 from locksidecar import _wire as w
 
 SRC = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
-BOUND = 30.0  # seconds within which what must happen has happened, on a busy machine too
+BOUND = 30.0  # seconds within which something must happen, even on a busy machine
 
 
 def until(what: str, condition: Callable[[], object], bound: float = BOUND) -> None:
@@ -67,7 +67,7 @@ class Daemon:
         return True
 
     def keys(self) -> tuple[object, ...]:
-        """Return what is held or waited for."""
+        """Return the rows of all holds and waiters."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
             s.connect(self.path)
             s.sendall(w.frame(w.HELLO, 1, 1, 1, "test") + w.frame(11, 2))
@@ -112,7 +112,7 @@ class Daemon:
 
 
 class Script:
-    """A Python program in a process of its own, spoken to by lines."""
+    """A Python program in a process of its own, which is controlled by lines."""
 
     def __init__(self, code: str, *args: str) -> None:
         env = {**os.environ, "PYTHONPATH": SRC}

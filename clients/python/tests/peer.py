@@ -1,4 +1,4 @@
-"""A scripted daemon: the test reads each request and says each reply."""
+"""A scripted daemon: the test reads each request and sends each reply."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FENCE = 1795000000000000 << 10
 
 
 class Peer:
-    """Listens, and speaks with the client that connected last."""
+    """A daemon that listens, and talks to the client that connected last."""
 
     def __init__(self) -> None:
         self.dir = tempfile.mkdtemp(prefix="ls-")
@@ -49,7 +49,7 @@ class Peer:
         self.session += 1
 
     def welcome(self, ahead: int = 0, *, max_frame: int = 65536, before: bytes = b"") -> None:
-        """Accept and answer hello; the daemon's clock is so many milliseconds ahead of ours."""
+        """Accept and answer hello. The daemon's clock is so many milliseconds ahead."""
         self.accept()
         op, number, low, high, *_ = self.read()
         assert (op, number, low, high) == (w.HELLO, 1, 1, 1)
@@ -70,7 +70,7 @@ class Peer:
             self.data += more
 
     def expect(self, op: int) -> w.Message:
-        """Return the next request, which has to be of this op. Answers pings, with which a waiting client asks."""
+        """Return the next request, which must have this op. Answers pings, which a waiting client sends."""
         while (message := self.read()) and message[0] == w.PING != op:
             self.say(0, message[1], ms())
         assert message, f"the connection has ended; op {op} was expected"

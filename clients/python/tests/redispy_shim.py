@@ -1,8 +1,8 @@
-"""A conftest for redis-py's own test_lock.py, which test_redispy.py runs where it finds it.
+"""A conftest for redis-py's own test_lock.py, which test_redispy.py runs if it finds that.
 
-The locks are the daemon's, on a real Redis. What the tests look up in Redis is looked up there, but
-that the daemon's own token in the key stands for the lock's, and the TTL of a lock without a timeout,
-which the daemon renews, for none.
+The locks belong to the daemon, on a real Redis. The tests still read keys in that Redis, with two differences. The shim
+replaces the daemon's own token in a key by the lock's token. A lock without a timeout, whose TTL the daemon renews, has
+no TTL here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX = "lock:"
 
 
 def held_here(lock_module: Any, sidecar: Any, name: str) -> Any:
-    """Return token and handle of who holds a name here."""
+    """Return the token and the handle of the holder of a name in this process."""
     table = lock_module._tables.get(sidecar)
     return None if table is None else table._by_key.get(name)
 

@@ -41,7 +41,7 @@ async def test_a_cancelled_acquire_withdraws(aclient: Client, aconnect: Connect)
     await waiters(aclient, "k", 0)
     assert not lock.owned()
     await holder.release()
-    assert await aclient.lock("k").acquire(blocking=False)  # and the connection goes on
+    assert await aclient.lock("k").acquire(blocking=False)  # and the connection stays open
     conn = aclient._conn
     assert conn is not None
     await until("it is forgotten", lambda: not conn._pending)
@@ -120,7 +120,7 @@ async def test_a_grant_that_crosses_the_cancel_is_released(loop: Loop, peer: Pee
 
 
 async def test_a_grant_that_came_just_before_the_cancel_is_released(loop: Loop, peer: Peer) -> None:
-    """The reply was read, and the task not yet woken."""
+    """The reply was read, but the task was not woken yet."""
     client = await connected(peer, loop, timeout=2)
     lock = client.lock("k", owner=7)
     task = asyncio.create_task(lock.acquire())
@@ -238,7 +238,7 @@ async def test_closing_fails_who_connects(loop: Loop, peer: Peer) -> None:
 async def storm(
     aclient: Client, use: Callable[[Lock, dict[str, int]], Coroutine[Any, Any, None]], aconnect: Connect
 ) -> None:
-    """Cancel tasks at all kinds of moments; nobody may be inside with another, and nothing stays held."""
+    """Cancel tasks at all kinds of moments. No two tasks may be inside at once, and nothing stays held."""
     random.seed(7)
     keys, inside = [f"k{n}" for n in range(3)], dict.fromkeys((f"k{n}" for n in range(3)), 0)
     clients = [aclient, aconnect()]
@@ -321,7 +321,7 @@ async def test_a_guarded_body_ends_when_the_lock_is_lost(aclient: Client) -> Non
         assert task.cancelling() == 0
     await asyncio.sleep(0)  # the refused grant has left nothing
     assert not lock.owned()
-    async with lock.guard():  # and the handle is as good as new
+    async with lock.guard():  # and the handle still works
         assert lock.owned()
     assert not lock.owned()
 

@@ -1,4 +1,4 @@
-"""Leader election for tasks: on a real daemon, and against one that says what the test says."""
+"""Leader election for tasks: on a real daemon, and against one that sends what the test chooses."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def nothing(*_: object) -> None:
 
 
 class Candidate:
-    """Works until it is cancelled, and then until the test lets it go; notes what happens."""
+    """Works until it is cancelled, and then until the test lets it end. Records what happens."""
 
     def __init__(self, client: Client, stage: list[int], **more: bool) -> None:
-        self.stage = stage  # the fences of all terms; 0 while nobody works
+        self.stage = stage  # the fences of all terms; 0 while no leader works
         self.inside = 0
         self.events: list[tuple[str, int, str | None]] = []
         self.may_end = asyncio.Event()
@@ -116,10 +116,10 @@ async def test_a_successor_begins_when_the_work_has_ended(aclient: Client, aconn
     async with two.election:
         await waiters(aclient, "k", 1)
         stopped = asyncio.create_task(one.election.stop())
-        await until("on_lost is called", lambda: one.count("lost") == 1)  # though on_elected is running
+        await until("on_lost is called", lambda: one.count("lost") == 1)  # although on_elected is running
         assert one.count("ended") == 0
         assert not one.election.is_leader
-        assert (await aclient._ask(w.INSPECT, "k"))[2] == 1  # and the lock is still ours
+        assert (await aclient._ask(w.INSPECT, "k"))[2] == 1  # and the client still has the lock
         assert not two.events
         stopped.cancel()  # which does not undo it
         await ended(stopped)
@@ -156,7 +156,7 @@ async def test_callbacks_may_be_plain_functions(aclient: Client) -> None:
     async with aclient.election("k", calls.append, lost) as election:
         await until("it is elected", lambda: calls)
         await asyncio.sleep(0.02)
-        assert election.is_leader  # its return ends nothing
+        assert election.is_leader  # the term does not end when it returns
         assert len(calls) == 1
     assert calls[1:] == [None]
 
@@ -285,7 +285,7 @@ async def test_a_cancelled_run_that_leads_ends_in_order(aclient: Client, aconnec
     await until("it leads", lambda: one.leads)
     running.cancel()
     await until("on_lost is called", lambda: one.count("lost"))
-    for _ in range(3):  # it does not hurry for more of them: the work has to end first
+    for _ in range(3):  # more of them do not make it faster, because the work has to end first
         running.cancel()
         await asyncio.sleep(0.01)
     assert not running.done()
@@ -377,10 +377,10 @@ async def test_candidates_that_come_and_go(aclient: Client, aconnect: Connect) -
     assert await aconnect().lock("k").acquire(timeout=30)
 
 
-@pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")  # of the client, which main leaves as it is
+@pytest.mark.filterwarnings("ignore:.*unclosed:ResourceWarning")  # of the client, which main does not close
 @pytest.mark.parametrize("uncaught", [False, True])
 def test_a_loop_that_ends_gives_up(shared: Daemon, uncaught: bool) -> None:
-    """As asyncio.run does it: what still runs is cancelled."""
+    """asyncio.run cancels the tasks that still run, and so does this."""
     events: list[object] = []
 
     async def work(_: Term) -> None:
@@ -451,7 +451,7 @@ async def test_a_loss_is_told_of_at_once(loop: Loop, peer: Peer, cancel: bool) -
 async def test_nobody_leads_past_the_deadline(loop: Loop, peer: Peer) -> None:
     one = await campaigns(loop, peer)
     term = await leads(peer, one, left=300)
-    while w.now() < term._hold.valid:  # as work that does not await
+    while w.now() < term._hold.valid:  # like work that does not await
         pass
     assert not one.election.is_leader
     assert term.remaining == 0

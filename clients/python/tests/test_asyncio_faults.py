@@ -82,12 +82,12 @@ async def test_silence_is_not_validity(loop: Loop, peer: Peer) -> None:
     await until("on_lost is called", lambda: losses)
     assert not lock.owned()
     assert losses[0].reason == "silence"
-    q = await thread(peer.expect, w.RELEASE)  # so that the daemon does not go on renewing it for nobody
+    q = await thread(peer.expect, w.RELEASE)  # otherwise the daemon would continue to renew it
     assert q[2:5] == ("k", 7, FENCE)
     peer.say(65, 0, ms() + 60_000, 60_000)
     await thread(peer.expect, w.PING)  # the answer to the keepalive
     await pinged(client, peer)
-    assert not lock.owned()  # and stays lost, since it was said so
+    assert not lock.owned()  # and stays lost, because a caller was told so
     with pytest.raises(LostError):
         await lock.release()
 
@@ -98,7 +98,7 @@ async def test_nothing_revives_a_lock_that_was_called_not_owned(loop: Loop, peer
     await thread(peer.welcome)
     await thread(peer.grant, 300)
     await acquired
-    time.sleep(0.4)  # the loop stands still: nobody notices that it has run out
+    time.sleep(0.4)  # the loop does not run, so nothing notices that the hold has run out
     assert not lock.owned()
     peer.say(65, 0, ms() + 60_000, 60_000)
     assert not lock.owned()
@@ -107,7 +107,7 @@ async def test_nothing_revives_a_lock_that_was_called_not_owned(loop: Loop, peer
     with pytest.raises(LostError, match="silence"):
         await lock.release()
     q = await thread(peer.expect, w.RELEASE)
-    assert q[2:5] == ("k", 7, FENCE)  # so that the daemon does not go on renewing it for nobody
+    assert q[2:5] == ("k", 7, FENCE)  # otherwise the daemon would continue to renew it
 
 
 @pytest.mark.parametrize("change", ["extend", "downgrade"])
@@ -117,7 +117,7 @@ async def test_a_change_does_not_revive_a_lock_that_has_run_out(loop: Loop, peer
     await thread(peer.welcome)
     await thread(peer.grant, 300)
     await acquired
-    time.sleep(0.4)  # the loop stands still: nobody notices that it has run out
+    time.sleep(0.4)  # the loop does not run, so nothing notices that the hold has run out
     changed = asyncio.create_task(getattr(lock, change)())
     q = await thread(peer.expect, w.RELEASE)
     assert q[2:5] == ("k", 7, FENCE)
@@ -131,7 +131,7 @@ async def test_a_beat_that_has_arrived_counts_though_the_loop_stood_still(loop: 
     _, lock = await held(loop, peer, left=200)
     peer.say(65, 0, ms() + 60_000, 60_000)
     end = w.now() + 200 * w.MS
-    while w.now() <= end:  # as work that does not await
+    while w.now() <= end:  # like work that does not await
         pass
     assert lock.owned()
     assert lock.remaining > 30
@@ -255,7 +255,7 @@ async def test_a_daemon_that_hangs_up_on_hello(loop: Loop, peer: Peer) -> None:
     task = asyncio.create_task(loop.client(peer.path).ping())
     await thread(peer.accept)
     peer.hang_up()
-    await thread(peer.accept)  # it asks again, as this may have been a restart
+    await thread(peer.accept)  # it asks again, because this may have been a restart
     peer.hang_up()
     with pytest.raises(locksidecar.ConnectionLost):
         await task
@@ -267,7 +267,7 @@ async def test_the_end_hangs_nobody(loop: Loop, peer: Peer, how: str) -> None:
     tasks = [asyncio.create_task(c) for c in (client.ping(), client.lock("other").acquire(), lock.locked())]
     for _ in tasks:
         await thread(peer.read)
-    client._closed = True  # so that nobody connects anew
+    client._closed = True  # so that no task connects again
     if how == "garbage":
         peer.raw(b"HTTP/1.0 400 Bad Request\r\n\r\n")
     elif how == "fatal":
@@ -279,7 +279,7 @@ async def test_the_end_hangs_nobody(loop: Loop, peer: Peer, how: str) -> None:
             await task
     assert not lock.owned()
     if how != "hang up":
-        assert await thread(peer.read) == ()  # and our side is closed
+        assert await thread(peer.read) == ()  # and the client has closed its side
 
 
 async def test_a_daemon_that_does_not_read(loop: Loop, peer: Peer) -> None:
@@ -288,9 +288,9 @@ async def test_a_daemon_that_does_not_read(loop: Loop, peer: Peer) -> None:
     assert conn is not None
     conn.timeout = 0.3
     tasks = [asyncio.create_task(client.lock(f"{n:04}" * 100).acquire()) for n in range(3000)]
-    client._closed = True  # so that nobody connects anew
+    client._closed = True  # so that no task connects again
     await until("the socket is full", lambda: conn._stuck or conn.dead)
-    conn.heard, conn._pinged = 0.0, 1.0  # the loop stood still: an answer is long overdue
+    conn.heard, conn._pinged = 0.0, 1.0  # the loop did not run: an answer is long overdue
     conn._ring()
     with pytest.raises(locksidecar.ConnectionLost, match="does not read"):
         await tasks[0]
@@ -386,7 +386,7 @@ async def test_another_loop_is_told_so(aclient: Client, loop: Loop) -> None:
 
 @pytest.mark.parametrize("kind", LOOPS)
 def test_a_client_outlives_its_loop(shared: Daemon, kind: str) -> None:
-    """As a global of a program that calls asyncio.run twice."""
+    """The client is a global of a program that calls asyncio.run twice."""
     client = Client(shared.path)
     lock = client.lock("k")
 
@@ -484,14 +484,14 @@ async def test_a_forked_child_holds_nothing_and_connects_for_itself(
 
     assert await thread(lambda: forked(child)) == 0
     assert forked(child) == 0  # from the loop's own thread, too
-    assert await aclient.ping() > 0  # whatever the child did, and its end
+    assert await aclient.ping() > 0  # whatever the child did, and after its end
     assert lock.owned()
     assert not losses
     await lock.release()
 
 
 def connections() -> int:
-    """Count our descriptors that are connected to something with a path."""
+    """Count the descriptors of this process that are connected to something with a path."""
     count = 0
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as s:
@@ -531,7 +531,7 @@ async def test_a_reply_that_never_comes_is_not_awaited_for_ever_among_others(loo
     task = asyncio.create_task(client.ping())
     await thread(peer.expect, w.PING)
     end = time.monotonic() + 30
-    while not task.done() and time.monotonic() < end:  # other things come all the time
+    while not task.done() and time.monotonic() < end:  # other messages come all the time
         peer.say(65, 0, ms() + 60_000, 60_000)
         await asyncio.sleep(0)
     with pytest.raises(locksidecar.Unavailable, match="not answered"):

@@ -149,7 +149,7 @@ async def test_another_task_of_the_loop_is_another_owner(aclient: Client) -> Non
 
 
 async def test_who_calls_owns_though_another_task_awaits(aclient: Client) -> None:
-    """wait_for runs what it is given in a task of its own before Python 3.12."""
+    """Before Python 3.12, wait_for runs its argument in a task of its own."""
     lock = aclient.lock("k")
     assert await asyncio.wait_for(lock.acquire(), 60)
     assert lock.owned()
@@ -257,7 +257,7 @@ async def test_with_says_that_the_lock_was_lost(aclient: Client) -> None:
     with pytest.raises(LostError):
         async with lock:
             await until("it has ended", lambda: not lock.owned())
-    async with lock:  # and the handle is as good as new
+    async with lock:  # and the handle still works
         assert lock.owned()
 
 
@@ -327,7 +327,7 @@ async def test_tasks_exclude_each_other(aclient: Client, aconnect: Connect) -> N
             async with lock:
                 seen = total[0]
                 fences.append(lock.fence)
-                await asyncio.sleep(0)  # let others run, were they let in
+                await asyncio.sleep(0)  # let other tasks run, if they were admitted
                 total[0] = seen + 1
 
     await asyncio.gather(*(work(handle if n % 2 else other.lock("k")) for n in range(8)))
@@ -389,7 +389,7 @@ async def test_bad_arguments(aclient: Client) -> None:
         await aclient.lock("k", ttl=90000).acquire()
     with pytest.raises(ValueError, match="positive"):
         Client(timeout=0)
-    assert await lock.acquire()  # and the connection goes on
+    assert await lock.acquire()  # and the connection stays open
 
 
 async def test_a_decorated_function_runs_under_the_lock(aclient: Client, aconnect: Connect) -> None:

@@ -1,4 +1,4 @@
-"""Several asyncio locks at once: on a real daemon, and against one that says what the test says."""
+"""Several asyncio locks at once: on a real daemon, and against one that sends what the test chooses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HELD = [(key, FENCE + n) for n, key in enumerate(KEYS)]
 
 
 async def free(client: Client, *keys: str) -> None:
-    """See that each key can be had."""
+    """Check that each key can be acquired."""
     for key in keys:
         lock = client.lock(key)
         assert await lock.acquire(timeout=30), key
@@ -71,7 +71,7 @@ async def test_tasks_and_owners(aclient: Client, aconnect: Connect) -> None:
     assert not locks.owned()
     named, one = aclient.lock_many(["c", "d"], owner=7), aclient.lock("d", owner=7)
     async with one:
-        await asyncio.create_task(named.acquire())  # whatever the task
+        await asyncio.create_task(named.acquire())  # in any task
         assert named.owned()
         await named.release()
         await free(aconnect(), "c")

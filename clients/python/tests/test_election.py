@@ -25,7 +25,7 @@ Connect = Callable[..., Client]
 
 @pytest.fixture
 def daemon(shared: Daemon) -> Daemon:
-    """The daemon for many tests will do."""
+    """The daemon for many tests is sufficient."""
     return shared
 
 
@@ -79,7 +79,7 @@ def test_a_term(client: Client, connect: Connect) -> None:
 
 def test_a_campaign_can_be_started_anew(client: Client) -> None:
     one = Candidate(client, Stage())
-    one.election.stop()  # of nothing
+    one.election.stop()  # there is no campaign
     for n in range(2):
         one.election.start()
         until("it leads", lambda n=n: one.leads and one.count("elected") == n + 1)  # type: ignore[misc]
@@ -96,11 +96,11 @@ def test_a_successor_begins_when_the_work_has_ended(client: Client, connect: Con
     two.election.start()
     lock_list(client, "k", waiters=1)
     stopped = Background(one.election.stop)
-    until("on_lost is called", lambda: one.count("lost") == 1)  # though on_elected is running
+    until("on_lost is called", lambda: one.count("lost") == 1)  # although on_elected is running
     assert one.count("ended") == 0
     assert not one.election.is_leader
     assert stopped.running
-    assert client._ask(w.INSPECT, "k")[2] == 1  # and the lock is still ours
+    assert client._ask(w.INSPECT, "k")[2] == 1  # and the client still has the lock
     assert not two.events
     one.may_end.set()
     stopped.result()
@@ -349,7 +349,7 @@ def test_a_signal_handler_may_stop(client: Client, wait: bool) -> None:
 
 
 def test_candidates_that_come_and_go(client: Client, connect: Connect) -> None:
-    """At no time do two work, and each has had its on_lost."""
+    """No two leaders work at any time, and each has had its on_lost."""
     stage, clients = Stage(), [client, connect(), connect()]
     many = [Candidate(clients[n % 3], stage) for n in range(6)]
 

@@ -1,4 +1,4 @@
-"""Leader election against a daemon that says what the test says: losses, silence, errors."""
+"""Leader election against a daemon that sends what the test chooses: losses, silence, errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from locksidecar import _wire as w
 
 @pytest.fixture
 def one(peer: Peer) -> Iterator[Candidate]:
-    """A candidate whose campaign has begun; it is stopped, with its client closed, at the end."""
+    """A candidate whose campaign has begun. At the end, it is stopped and its client is closed."""
     client = Client(peer.path, "test", timeout=2)
     candidate = Candidate(client, Stage())
     candidate.election.start()
@@ -29,7 +29,7 @@ def one(peer: Peer) -> Iterator[Candidate]:
 
 
 def leads(peer: Peer, one: Candidate, left: int = 60_000, fence: int = FENCE) -> Term:
-    """Let it win, and return its term."""
+    """Make it win, and return its term."""
     q = peer.grant(left, fence=fence)
     assert (q[2], q[4:]) == ("k", (0, -1, 0, 0))
     until("it works", lambda: one.events and one.events[-1] == ("elected", fence, None))
@@ -69,7 +69,7 @@ def test_nobody_leads_past_the_deadline(peer: Peer, one: Candidate) -> None:
     term = leads(peer, one, left=400)
     assert 0 < term.remaining <= 0.4
     conn = term._hold.conn
-    with conn._role:  # nobody reads, nobody looks
+    with conn._role:  # so that no thread reads or checks
         until("it is over", lambda: w.now() >= term._hold.valid)
         assert not one.election.is_leader
         assert term.remaining == 0
@@ -113,7 +113,7 @@ def test_what_mends_itself_ends_no_campaign(peer: Peer, one: Candidate) -> None:
     for code in (6, 11, 8, 2):
         peer.say(code, peer.expect(w.ACQUIRE)[1], "why")
     peer.say(67, 0, 11, "the daemon is stopping")
-    peer.accept()  # and no answer to hello: a new daemon that has not come to it
+    peer.accept()  # without an answer to hello, as from a new daemon that has not handled it yet
     peer.hang_up()
     peer.welcome()
     leads(peer, one)
@@ -206,7 +206,7 @@ def test_a_term_that_is_over_before_it_began_is_nobodys(peer: Peer, monkeypatch:
 
 
 def test_other_callbacks_do_not_keep_an_election_waiting(peer: Peer, one: Candidate) -> None:
-    """on_lost of a lock may block; the election hears of its own loss all the same."""
+    """on_lost of a lock may block. The election notices its own loss nevertheless."""
     term = leads(peer, one)
     client, blocked, go = one.election._client, threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""What is refused, and how it looks."""
+"""Refused requests, and their errors."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_bad_owners_are_refused(owner: int) -> None:
 def test_the_daemon_refuses_a_ttl_out_of_range(client: Client) -> None:
     with pytest.raises(locksidecar.Invalid):
         client.lock("k", ttl=90000).acquire()
-    assert client.lock("k").acquire()  # and the connection goes on
+    assert client.lock("k").acquire()  # and the connection stays open
 
 
 def test_no_daemon() -> None:

@@ -102,7 +102,7 @@ def test_with_says_that_the_lock_was_lost(client: Client) -> None:
         expire(lock)
     with pytest.raises(KeyError):
         expire_and_fail(lock)
-    with lock:  # and the handle is as good as new
+    with lock:  # and the handle still works
         assert lock.owned()
 
 

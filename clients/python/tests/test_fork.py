@@ -1,4 +1,4 @@
-"""A child process owns nothing of its parent's."""
+"""A child process owns nothing that its parent has."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import locksidecar
 from locksidecar import Client, LostError
 from locksidecar import _wire as w
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # it is what is tested
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # this is what is tested
 
 
 class Child:
-    """A forked child that runs a function; it is ended by the test."""
+    """A forked child that runs a function. The test ends it."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self.go, go = os.pipe()  # the child ends when the parent closes its end
@@ -66,13 +66,13 @@ def test_the_child_holds_nothing_and_connects_for_itself(client: Client) -> None
         assert not losses
 
     assert Child(child).end() == 0
-    assert lock.owned()  # whatever the child did, and its end
+    assert lock.owned()  # whatever the child did, and after its end
     assert not losses
     lock.release()
 
 
 def test_a_child_keeps_no_lock_of_its_parent(daemon: Daemon, client: Client) -> None:
-    """The parent's connection ends with it although the child lives on."""
+    """The parent's connection ends with the parent, although the child lives."""
     parent = Client(daemon.path)
     lock = parent.lock("k")
     lock.acquire()
@@ -120,7 +120,7 @@ def test_fork_while_other_threads_use_the_client(client: Client) -> None:
 
 
 def test_fork_while_another_thread_is_inside_the_client(client: Client) -> None:
-    """Locks that are taken at the fork are taken for ever in the child."""
+    """A lock of a thread that is held at the fork stays held in the child."""
     lock = client.lock("k")
     lock.acquire()
     conn = client._conn

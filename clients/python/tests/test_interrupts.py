@@ -72,7 +72,7 @@ def test_an_interrupt_withdraws_the_wait(client: Client, connect: Connect) -> No
     assert not lock.owned()
     until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
     holder.release()
-    assert client.lock("k").acquire(blocking=False)  # and the connection goes on
+    assert client.lock("k").acquire(blocking=False)  # and the connection stays open
 
 
 def test_ctrl_c_withdraws_the_wait(client: Client, connect: Connect) -> None:
@@ -89,7 +89,7 @@ def test_ctrl_c_withdraws_the_wait(client: Client, connect: Connect) -> None:
 
 
 def interrupted(n: int, run: Callable[[], None]) -> bool:
-    """Run, with a signal at a moment that varies with n; tell whether it came."""
+    """Run f, with a signal at a moment that depends on n. Tell whether the signal came."""
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.0001 + (n % 37) * 0.00003)
         try:
@@ -104,7 +104,7 @@ def interrupted(n: int, run: Callable[[], None]) -> bool:
 
 
 def storm(watcher: Client, make: Callable[[str], Any], use: Callable[[Any], None]) -> None:
-    """Interrupt use again and again, and see that every lock can be had afterwards."""
+    """Interrupt use again and again, and check that every lock can be acquired afterwards."""
     keys = [f"k{n}" for n in range(4)]
     count, end = 0, time.monotonic() + 1
     while time.monotonic() < end or count < 100:
@@ -115,7 +115,7 @@ def storm(watcher: Client, make: Callable[[str], Any], use: Callable[[Any], None
 
 
 def some(client: Client, many: int) -> Callable[[str], Any]:
-    """Return what makes a handle for a key, with others of which some are everybody's."""
+    """Return a function that makes a handle for a key, and sometimes one that all threads share."""
     if not many:
         return client.lock
     return lambda key: client.lock_many([*(f"{key}-{n}" for n in range(many)), key, "shared"])
@@ -132,7 +132,7 @@ def test_interrupts_anywhere_leave_nothing_held(client: Client, connect: Connect
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             try:
-                while lock._held:  # interrupted between acquire and release, it is ours
+                while lock._held:  # interrupted between acquire and release, the lock is held
                     lock.release()
             except locksidecar.NotHeld:
                 pass
@@ -173,10 +173,10 @@ def test_with_that_is_not_entered_leaves_nothing_held(client: Client, connect: C
 
 
 def test_no_jump_leaves_a_protected_region() -> None:
-    """No jump back, where signals are taken, escapes the with or try that it stands in.
+    """No jump back, where signals are handled, leaves the with or try around it.
 
-    CPython 3.12 and 3.13 do not protect the jump that they make of a condition at a loop's end: an
-    interrupt there would leave a lock of ours taken for ever.
+    CPython 3.12 and 3.13 do not protect the jump that they make of a condition at the end of a loop. An interrupt there
+    would leave a lock of the client held.
     """
     parse = getattr(dis, "_parse_exception_table", None)
     if sys.version_info < (3, 11) or parse is None:
@@ -184,7 +184,7 @@ def test_no_jump_leaves_a_protected_region() -> None:
     for module in OURS:
         for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
             if code.co_name == "<genexpr>":
-                continue  # all of it is covered, for StopIteration: there is nothing to be left taken
+                continue  # all of it is covered, for StopIteration: there is no lock that could stay held
             table = parse(code)
 
             def covered(at: int, table: list[types.SimpleNamespace] = table) -> bool:

@@ -77,7 +77,7 @@ def test_a_waiter_gets_it_when_it_is_released(client: Client, connect: Connect) 
 
 
 def lock_list(client: Client, key: str, waiters: int) -> None:
-    """Wait until so many wait for the key."""
+    """Wait until so many requests wait for the key."""
     until(f"{waiters} wait", lambda: client._ask(7, key)[5] == waiters)
 
 
@@ -223,7 +223,7 @@ def test_threads_exclude_each_other(client: Client) -> None:
             with lock:
                 seen = total[0]
                 fences.append(lock.fence)
-                time.sleep(0)  # let others run, were they let in
+                time.sleep(0)  # let other threads run, if they were admitted
                 total[0] = seen + 1
 
     workers = [Background(work, handle if n % 2 else client.lock("k")) for n in range(8)]

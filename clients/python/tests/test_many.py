@@ -1,4 +1,4 @@
-"""Several locks at once, on a real daemon: all or none, and good only while all are."""
+"""Several locks at once, on a real daemon: all or none, and valid only while all are."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Connect = Callable[..., Client]
 
 @pytest.fixture
 def daemon(shared: Daemon) -> Daemon:
-    """The daemon for many tests will do."""
+    """The daemon for many tests is sufficient."""
     return shared
 
 
 def free(client: Client, *keys: str) -> None:
-    """See that each key can be had, and had at once."""
+    """Check that each key can be acquired at once."""
     for key in keys:
         lock = client.lock(key)
         assert lock.acquire(timeout=30), key

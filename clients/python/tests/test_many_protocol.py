@@ -1,4 +1,4 @@
-"""What PROTOCOL.md asks of a client that acquires many, against a daemon that says what the test says."""
+"""The requirements of PROTOCOL.md for several locks, against a daemon that sends what the test chooses."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_one_that_is_lost_is_the_loss_of_all(peer: Peer) -> None:
     q = peer.expect(w.RELEASE_MANY)
     assert q[2] == (("c", FENCE + 2),)
     peer.say(0, q[1], [0])
-    with pytest.raises(LostError, match="'a' was lost: forced"):  # the first, as was told
+    with pytest.raises(LostError, match="'a' was lost: forced"):  # the first one that was reported
         released.result()
     with pytest.raises(locksidecar.NotHeld):
         locks.release()
@@ -120,7 +120,7 @@ def test_silence_is_not_validity(peer: Peer) -> None:
     until("on_lost is called", lambda: losses)
     assert (losses[0].key, losses[0].reason) == ("a", "silence")
     assert not locks.owned()
-    assert peer.expect(w.RELEASE)[2:5] == ("a", 7, FENCE + 1)  # of which nobody believes any more that he holds it
+    assert peer.expect(w.RELEASE)[2:5] == ("a", 7, FENCE + 1)  # no client believes any more that it holds this one
 
 
 def test_grants_of_which_one_is_over_when_they_come_are_none(peer: Peer) -> None:

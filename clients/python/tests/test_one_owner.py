@@ -16,7 +16,7 @@ Connect = Callable[..., Client]
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, target: Any, name: str, do: Callable[[], object], after: bool) -> None:
-    """Have another thread do something at the next call of a function, before or after it."""
+    """Make another thread do something at the next call of a function, before or after it."""
     real = getattr(target, name)
 
     def call(*args: Any) -> Any:

@@ -26,7 +26,7 @@ AsyncClient = locksidecar.asyncio.Client
 
 
 def lose(peer: Peer, client: Client, lock: Any, reason: int = 4) -> None:
-    """Have the daemon report a hold as lost, by default by force, and wait until the client knows it."""
+    """Make the daemon report a hold as lost, by default by force, and wait until the client knows it."""
     hold = lock._find().each[0]
     peer.say(64, 0, hold.key, hold.owner, hold.fence, reason)
     until("it is lost", lambda: not lock.owned())
@@ -46,7 +46,7 @@ def test_a_lost_lock_is_not_entered_again(client: Client, connect: Connect) -> N
     def outer() -> None:
         with lock:
             inner()
-            assert other.acquire(timeout=60)  # its time is over
+            assert other.acquire(timeout=60)  # its end has passed
             for acquire in (inner, lock.acquire, lock.__enter__, lambda: lock.acquire(blocking=False)):
                 with pytest.raises(LostError, match="fixed_end") as e:
                     acquire()
@@ -162,7 +162,7 @@ def test_the_end_of_the_connection_is_a_loss_too(peer: Peer) -> None:
 
 
 def test_a_fixed_lock_may_be_left_to_end(client: Client) -> None:
-    """A handle that is gone cannot release: it does not block the next handle of the same thread."""
+    """A handle that is gone cannot release. It does not block the next handle of the same thread."""
     for _ in range(2):
         lock = client.lock("k", ttl=0.2, renew=False)
         assert lock.acquire(timeout=60)
@@ -177,7 +177,7 @@ def test_a_fixed_lock_may_be_left_to_end(client: Client) -> None:
 
 
 def test_a_grant_that_was_not_taken_is_no_loss(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hold that ends before its acquire returns was never its owner's."""
+    """A hold that ends before its acquire returns never belonged to its owner."""
     lock = client.lock("k")
     client.ping()
     conn = client._conn
@@ -203,7 +203,7 @@ def test_a_forced_unlock_opens_the_key_with_the_release(peer: Peer) -> None:
     peer.grant(60_000)
     acquired.result()
     lose(peer, client, lock)
-    for _ in range(2):  # only the second, the last one, is sent to the daemon; nobody waits for the answer
+    for _ in range(2):  # only the second and last one is sent to the daemon; no thread waits for the answer
         with pytest.raises(LostError, match="forced"):
             lock.release()
     assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE, w.ASYNC | w.ALL)
@@ -762,7 +762,7 @@ def test_losses_of_ended_threads_are_forgotten(client: Client) -> None:
     assert kept(client) == ["a", "b", "k"]
     end.set()
     thread.result()
-    assert not kept(client)  # though the thread's object lives: thread.thread
+    assert not kept(client)  # although the thread's object lives: thread.thread
     assert lock.acquire(timeout=60)
     lock.release()
 

@@ -1,4 +1,4 @@
-"""What PROTOCOL.md asks of a client, against a daemon that says what the test says."""
+"""The requirements of PROTOCOL.md for a client, against a daemon that sends what the test chooses."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_silence_is_not_validity(peer: Peer) -> None:
     until("it has lapsed", lambda: not lock.owned())
     until("on_lost is called", lambda: losses)
     assert losses[0].reason == "silence"
-    q = peer.expect(w.RELEASE)  # so that the daemon does not go on renewing it for nobody
+    q = peer.expect(w.RELEASE)  # otherwise the daemon would continue to renew it
     assert q[2:5] == ("k", 7, FENCE)
     peer.say(65, 0, ms() + 60_000, 60_000)
     peer.expect(w.PING)  # the answer to the keepalive
@@ -114,7 +114,7 @@ def test_silence_is_not_validity(peer: Peer) -> None:
     q = peer.expect(w.PING)
     peer.say(0, q[1], 1)
     pinged.result()
-    assert not lock.owned()  # and stays lost, since it was said so
+    assert not lock.owned()  # and stays lost, because a caller was told so
     with pytest.raises(LostError):
         lock.release()
 
@@ -148,7 +148,7 @@ def test_nothing_revives_a_lock_that_was_called_not_owned(peer: Peer, ask: str) 
     acquired.result()
     until("it has run out", lambda: not (lock.owned() if ask == "owned" else lock.remaining))
     peer.say(65, 0, ms() + 60_000, 60_000)
-    q = peer.expect(w.RELEASE)  # so that the daemon does not go on renewing it for nobody
+    q = peer.expect(w.RELEASE)  # otherwise the daemon would continue to renew it
     assert q[2:5] == ("k", 7, FENCE)
     assert not lock.owned()
     with pytest.raises(LostError, match="silence"):
@@ -211,14 +211,14 @@ def test_a_hold_that_the_daemon_does_not_know_is_lost(peer: Peer) -> None:
 
 
 def test_a_beat_that_has_arrived_counts_though_nobody_has_read_it(peer: Peer) -> None:
-    """As when the whole process stood still for longer than the TTL."""
+    """The whole process was stopped for longer than the TTL."""
     client, lock = held(peer, left=200)
     assert client._conn is not None
-    with client._conn._role:  # nobody reads
+    with client._conn._role:  # no thread reads
         peer.say(65, 0, ms() + 60_000, 60_000)
         hold = lock._find()
         assert hold is not None
-        until("the grant's own validity is over", lambda: not hold.owned())  # without a question of the user's
+        until("the grant's own validity is over", lambda: not hold.owned())  # no caller has asked
     assert lock.owned()
     assert lock.remaining > 30
     released = Background(lock.release)
@@ -232,7 +232,7 @@ def test_a_reply_that_never_comes_is_not_awaited_for_ever_among_others(peer: Pee
     pinged = Background(client.ping)
     peer.expect(w.PING)
     end = time.monotonic() + BOUND
-    while pinged.running and time.monotonic() < end:  # other things come all the time
+    while pinged.running and time.monotonic() < end:  # other messages come all the time
         peer.say(200, 0)
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         pinged.result()
@@ -261,10 +261,10 @@ def test_a_daemon_with_another_clock(peer: Peer, ahead: int) -> None:
 def test_clocks_are_one_only_if_that_is_sure() -> None:
     assert w.shift(100, 100, 100) == 0
     assert w.shift(100, 150, 200) == 0
-    assert w.shift(100, 150, 201) == -51  # it took long: they may be two
+    assert w.shift(100, 150, 201) == -51  # it took long, so the clocks may be different
     assert w.shift(100, 99, 200) == 0
     assert w.shift(100, 201, 200) == -102
-    # A deadline of 1000 said at 500 of a daemon whose clock is 7 behind: truly 507 to 508 for us.
+    # The daemon's clock is 7 behind. It states a deadline of 1000 at its time 500; here, that is at 507 to 508.
     assert 1000 + w.shift(506, 500, 900) <= 1000 + 7
 
 
@@ -322,7 +322,7 @@ def test_an_acquire_that_never_arrived_is_forgotten(peer: Peer) -> None:
     client = Client(peer.path, "test", timeout=0.2)
     acquired = Background(client.lock("k").acquire, True, 0.1)
     peer.welcome()
-    peer.expect(w.ACQUIRE)  # as if it had not
+    peer.expect(w.ACQUIRE)  # as if it had not arrived
     peer.say(0, peer.expect(w.CANCEL)[1], 0)
     with pytest.raises(locksidecar.Unavailable):
         acquired.result()
@@ -399,10 +399,10 @@ def test_nothing_is_owned_once_the_connection_has_ended(peer: Peer) -> None:
     client, lock = held(peer)
     conn = client._conn
     assert conn is not None
-    client._closed = True  # so that nobody connects anew
+    client._closed = True  # so that no thread connects again
     pinged = Background(client.ping)  # it reads; the keeper might wait for mu
     peer.expect(w.PING)
-    with conn._mu:  # so that what comes after the first step cannot be done yet
+    with conn._mu:  # so that nothing after the first step can be done yet
         peer.hang_up()
         until("it is noticed", lambda: conn.dead)
         assert not lock.owned()
@@ -489,7 +489,7 @@ def test_garbage_ends_the_connection_and_hangs_nobody(peer: Peer, data: bytes) -
         peer.read()
     assert client._conn is not None
     conn = client._conn
-    client._closed = True  # so that nobody connects anew
+    client._closed = True  # so that no thread connects again
     peer.raw(data)
     if not data:
         peer.hang_up()

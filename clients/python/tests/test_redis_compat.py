@@ -1,4 +1,4 @@
-"""The drop-in for redis-py's Lock: the behaviours of redis-py's own, and what differs."""
+"""The drop-in for redis-py's Lock: the behavior of redis-py's own, and the differences."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SEEN = (redis.exceptions.LockError, redis.exceptions.LockNotOwnedError)
 
 @pytest.fixture
 def r(shared: Daemon) -> Iterator[Redis]:
-    """A Redis whose server is not there: only its locks are used."""
+    """A Redis without a server: only its locks are used."""
     made = Redis(host="127.0.0.1", port=1)
     with locksidecar.Client(shared.path, "test") as made.sidecar:
         yield made
@@ -75,7 +75,7 @@ def test_who_has_the_token_owns(r: Redis) -> None:
     lock, other = r.lock("foo", timeout=10), r.lock("foo", timeout=10)
     lock.acquire()
     assert not other.owned()
-    other.local.token = lock.local.token  # as a program does that hands its token on
+    other.local.token = lock.local.token  # as in a program that passes its token on
     assert other.owned()
     other.extend(5)
     other.release()

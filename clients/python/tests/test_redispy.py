@@ -22,7 +22,7 @@ SDIST = os.environ.get("LOCKSIDECAR_REDISPY", "")
 
 pytestmark = pytest.mark.skipif(not SDIST, reason="LOCKSIDECAR_REDISPY names no sdist of redis-py")
 
-# What tests how redis-py waits, by polling on a clock of its own, which a daemon does not need.
+# These test how redis-py waits: it polls by its own clock, and a daemon makes that unnecessary.
 POLLS = {"test_blocking_timeout", "test_context_manager_blocking_timeout", "test_high_sleep_small_blocking_timeout"}
 
 

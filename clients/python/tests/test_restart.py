@@ -1,4 +1,4 @@
-"""What takes seconds, since a killed daemon waits out what it had stated: all of it at once."""
+"""Tests that take seconds, since a daemon after a kill waits for the stated validity. All of them run at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import locksidecar
 from locksidecar import Client, LostError, _handle
 from locksidecar import _wire as w
 
-SESSION = 10_000_000_000  # nanoseconds: for longer the embedded store states nothing
+SESSION = 10_000_000_000  # nanoseconds; the embedded store never states a longer validity
 
 
 class Scene:
@@ -94,7 +94,7 @@ def a_frozen_daemon(s: Scene) -> None:
     lock = s.connect(timeout=1).lock("k", ttl=1, on_lost=losses.append)
     lock.acquire()
     s.daemon.freeze()
-    latest = w.now() + SESSION  # nothing can be stated any more
+    latest = w.now() + SESSION  # no stated validity can last longer
     until("the stated validity is over", lambda: w.now() >= latest or not lock.owned())
     assert not lock.owned()
     assert lock.remaining == 0
@@ -245,7 +245,7 @@ SCENES: list[Callable[[Scene], None]] = [
 
 @pytest.fixture(scope="module")
 def together(binary: str, runners: object) -> Iterator[list[Background]]:
-    """All scenes, started with the first test that asks for one, and the conformance runners beside them."""
+    """All scenes, which start with the first test that needs one, and the conformance runners beside them."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_handle, "_PATIENCE", 30.0)  # on a busy machine a start may take long
         yield [Background(scene, Scene(stack, binary)) for scene in SCENES]

@@ -1,4 +1,4 @@
-"""Semaphores: on a real daemon, and against one that says what the test says; with threads and with tasks."""
+"""Semaphores, with threads and with tasks: on a real daemon, and against one that sends what the test chooses."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_permits(client: locksidecar.Client, connect: Connect) -> None:
             with pytest.raises(locksidecar.NotAcquired, match="semaphore 'k'"):
                 third.__enter__()
             assert client.semaphore("k", 3).holders() == 3
-            assert client.lock("k").acquire(blocking=False)  # a lock is no semaphore
+            assert client.lock("k").acquire(blocking=False)  # a lock and a semaphore are independent
     assert semaphore.owned()
     assert semaphore.fence == first
     semaphore.release()
@@ -153,7 +153,7 @@ def test_a_restart_of_the_daemon_ends_them(daemon: Daemon, client: locksidecar.C
 
 
 def test_one_of_two_is_lost(peer: Peer) -> None:
-    """A permit that is called lost is lost alone; each release gives back the newest that is left."""
+    """If a permit is reported lost, only that permit is lost. Each release releases the newest of the others."""
     lost: list[LostError] = []
     client = locksidecar.Client(peer.path, "test", timeout=2)
     semaphore = client.semaphore("k", 5, ttl=7, renew=False, owner=1, on_lost=lost.append)
@@ -210,7 +210,7 @@ async def test_permits_of_tasks(aclient: locksidecar.asyncio.Client, aconnect: A
 
 
 async def test_tasks_of_one_handle(aclient: locksidecar.asyncio.Client) -> None:
-    """Never more inside than there are permits, and each task releases its own."""
+    """There are never more tasks inside than permits, and each task releases its own."""
     semaphore, inside = aclient.semaphore("k", 3), 0
 
     async def passes() -> None:
@@ -248,7 +248,7 @@ async def test_a_cancelled_wait_for_a_permit(aclient: locksidecar.asyncio.Client
 
 
 async def test_several_at_once_of_one_task(aclient: locksidecar.asyncio.Client) -> None:
-    """What one task asks for at the same time are as many permits, given back one by one."""
+    """The concurrent acquires of one task get as many permits, which are released one by one."""
     semaphore = aclient.semaphore("k", 2)
     got = [semaphore.acquire(timeout=30) for _ in range(2)]
     assert [await g for g in got] == [True, True]

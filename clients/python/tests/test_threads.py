@@ -142,7 +142,7 @@ def test_a_try_does_not_wait_for_others_that_connect(monkeypatch: pytest.MonkeyP
 
 
 def test_no_thread_can_be_started(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the interpreter shuts down, since Python 3.12."""
+    """This happens when the interpreter shuts down, since Python 3.12."""
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
@@ -250,7 +250,7 @@ def test_an_election_notices_a_daemon_that_hangs(peer: Peer) -> None:
     peer.expect(w.ACQUIRE)
     peer.expect(w.PING)
     assert drained(peer) == ()
-    peer.welcome()  # the campaign goes on
+    peer.welcome()  # the campaign continues
     election.stop(wait=False)
 
 

@@ -1,4 +1,4 @@
-"""Under which trace an acquire stands."""
+"""The trace context of an acquire."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_span(run: Callable[[], object]) -> Callable[[], object]:
 
 
 def asked(peer: Peer, run: Callable[[], object], op: int = w.ACQUIRE) -> w.Message:
-    """Return what an acquire says behind its flags."""
+    """Return the fields after the flags of an acquire."""
     Background(run)
     peer.welcome()
     return peer.expect(op)[8:]

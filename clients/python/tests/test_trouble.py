@@ -1,4 +1,4 @@
-"""Troubles that look the same in both clients, and in those of other languages, where no other test has both."""
+"""Failures that look the same in both clients, and in clients in other languages. No other test has both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import locksidecar.asyncio
 from locksidecar import Client
 from locksidecar._path import unreachable
 
-# One program, for threads as it stands and for tasks with awaits put in.
+# One program, which is used as it is for threads, and with added awaits for tasks.
 STOPPED = """
 import sys, asyncio, locksidecar, locksidecar.asyncio
 async def main():
@@ -50,7 +50,7 @@ STOPS = [(kind, key) for kind in KINDS for key in ("keepalive/k", "k")]
 
 @pytest.fixture(scope="module")
 def stops(binary: str) -> Iterator[dict[tuple[str, str], Background]]:
-    """All of them at once, each with a daemon of its own."""
+    """Run all of them at once, each with a daemon of its own."""
     with ExitStack() as stack:
         daemons = [stack.enter_context(closing(Daemon(binary))) for _ in STOPS]
         yield {stop: Background(stopped, d, *stop) for stop, d in zip(STOPS, daemons, strict=True)}
@@ -58,7 +58,7 @@ def stops(binary: str) -> Iterator[dict[tuple[str, str], Background]]:
 
 @pytest.mark.parametrize(("kind", "key"), STOPS)
 def test_a_client_that_is_stopped_past_its_ttl(stops: dict[tuple[str, str], Background], kind: str, key: str) -> None:
-    """With a TTL that nobody renews, or with one that is renewed for who answers heartbeats."""
+    """With a TTL that is not renewed, or one that is renewed while the client answers heartbeats."""
     stops[kind, key].result(bound=120)
 
 
@@ -109,7 +109,7 @@ HOLDERS = {
 
 @pytest.mark.parametrize("kind", HOLDERS)
 def test_a_heartbeat_that_a_reload_adds_costs_no_holds(idle: Daemon, kind: str) -> None:
-    """The embedded store states 10 s: a client that is silent from the reload on has lost its hold by then."""
+    """The embedded store states 10 s: a client that is silent after the reload has lost its hold by then."""
     config = os.path.join(idle.dir, "config.yaml")
     with open(config, "w") as f:
         f.write("{}\n")
@@ -130,14 +130,14 @@ def test_a_heartbeat_that_a_reload_adds_costs_no_holds(idle: Daemon, kind: str) 
 
 
 def end(daemon: Daemon) -> None:
-    """End it in order: one that was killed waits out what it has stated."""
+    """End it in order, because a daemon that starts after a kill waits until all stated validity is over."""
     daemon.signal(signal.SIGTERM)
     assert daemon.process is not None
     assert daemon.process.wait(BOUND) == 0
 
 
 def test_the_socket_is_removed(daemon: Daemon, connect: Callable[..., Client]) -> None:
-    """Who is connected notices nothing; who is not finds no daemon, until there is a new one."""
+    """A connected client notices nothing. Another client finds no daemon, until there is a new one."""
     client, late = connect(), connect()
     lock = client.lock("k")
     lock.acquire()

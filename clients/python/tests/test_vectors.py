@@ -84,7 +84,7 @@ def test_msgpack_of_every_width_is_read(frame: bytes, fields: dict[str, Any]) ->
 
 
 def asked(fields: dict[str, Any]) -> bool:
-    """Tell whether a bad reply can be one to us, who don't ask for everything."""
+    """Tell whether a bad reply can be a reply to this client, which does not make every request."""
     return fields.get("to", w.ACQUIRE) in (w.ACQUIRE, w.RELEASE, w.RELEASE_MANY)
 
 

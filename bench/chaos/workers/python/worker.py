@@ -1,7 +1,7 @@
-"""A worker of the chaos runner in Python, as load.go is one in Go: the same words, the same lines.
+"""A worker of the chaos runner in Python, with the same orders and the same events as load.go.
 
-Its owners are threads that share one client. Where the client takes a hold up again by itself, on
-a new connection say, that is one acquire here.
+Its owners are threads that share one client. If the client itself acquires a hold again, for example on a new
+connection, that is one acquire here.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def number() -> int:
 
 
 def word(e: BaseException) -> str:
-    """Return how a request ended, in one."""
+    """Return the result of a request, as one word."""
     if isinstance(e, locksidecar.LostError):
         return e.reason
     return type(e).__name__
@@ -85,10 +85,10 @@ class Owner(threading.Thread):
         return True
 
     def choose(self) -> Section:
-        """Take a permit, one lock or several.
+        """Acquire a permit, one lock or several.
 
-        One owner with one handle for each, as a program has them; it names itself, so that what it asks for again is a
-        re-entry. A permit has no owner's name: this thread gives back what it took.
+        Each owner has one handle for each, as a program has. It names itself, so that another acquire is a re-entry. A
+        permit has no owner's name: the thread that acquired it releases it.
         """
         kind, shared = self.rnd.randrange(10), self.rnd.randrange(5) == 0
         semaphores, keys = int(self.orders["semaphores"]), int(self.orders["keys"])
@@ -128,11 +128,11 @@ class Section:
         self.ns: list[int] = []
         self.fences: list[int] = []
         self.said = 0
-        self.last: tuple[int, int] | None = None  # the last look that found it valid, unless noted
+        self.last: tuple[int, int] | None = None  # the last check that found it valid, unless it is recorded already
         self.gone = False
 
     def acquire(self, wait: float, of: int | None) -> list[int] | Literal[False] | None:
-        """Note it all. Return the numbers, None when it was not granted, False when there was no answer."""
+        """Record everything. Return the numbers; None if it was not granted, False if there was no answer."""
         ns = [number() for _ in self.keys]
         terms: dict[str, int] = {"o": self.owner.no, "m": self.mode, "wait": -1 if wait < 0 else int(wait * 1000)}
         if self.permits:
@@ -156,7 +156,7 @@ class Section:
         try:
             fences = self.fences_now()
         except locksidecar.NotHeld:
-            note_all("got", ns, r="late")  # lost before we could ask for its fence
+            note_all("got", ns, r="late")  # lost before its fence could be read
             with contextlib.suppress(locksidecar.LockError):
                 self.lock.release()
             return None
@@ -172,7 +172,7 @@ class Section:
         return [self.lock.fence]
 
     def look(self) -> bool:
-        """Ask whether it is still held, and note what has become known."""
+        """Check whether it is still held, and record what has become known."""
         at = now()
         left = int(self.lock.remaining * 1e9)
         if left == 0:
@@ -209,12 +209,12 @@ class Section:
         if rnd.randrange(5) == 0 and isinstance(self.lock, locksidecar.Lock):
             self.lower(self.lock)
             self.stay()
-            again = self.acquire(1, self.ns[0]) if some else None  # which is refused
+            again = self.acquire(1, self.ns[0]) if some else None  # this is refused
             if again:
                 self.release(again)
 
     def beside(self, another: bool) -> None:
-        """Stay with a permit, or with another one beside it."""
+        """Hold a permit for a while, or another one beside it."""
         key, owner = self.keys[0], self.owner
         more = Section(owner, owner.client.semaphore(key, self.permits), self.keys, PERMIT, self.permits)
         if another and more.acquire(0.2, None):
@@ -239,7 +239,7 @@ class Section:
             note("low", n=self.ns[0], r=how, f=self.fences[0])
 
     def write(self) -> None:
-        """Write one more in each register of each key, with a while between the reading and the writing."""
+        """Increment each register of each key. Some time passes between the read and the write."""
         ask = self.owner.ask
         all_ = []
         for n, key, fence in zip(self.ns, self.keys, self.fences, strict=True):
@@ -276,7 +276,7 @@ class Section:
         except locksidecar.LockError as e:
             note_all("gave", ns, r=word(e))
         else:
-            # A connection that ended meanwhile is release, too; only that is not what the daemon said.
+            # The end of the connection also releases, but the daemon has not said so.
             note_all("gave", ns, r="gone" if self.gone else "ok")
 
 
@@ -287,7 +287,7 @@ def main() -> None:
     owners = [Owner(orders, client, i + 1) for i in range(int(orders["owners"]))]
     for o in owners:
         o.start()
-    sys.stdin.read()  # its end is the word to stop
+    sys.stdin.read()  # the end of the input tells the worker to stop
     STOP.set()
     for o in owners:
         o.join()

@@ -1,8 +1,8 @@
 """A campaign of an election for threads, from start to stop.
 
-One thread a campaign, the campaigner: it asks for the lock, calls on_lost, and releases. It reads no socket
-while it waits, so that it hears of everything at once: the answer, a loss, stop. on_elected runs in a
-thread of its own, one a term, which has ended before the lock is released.
+Each campaign has one thread, the campaigner: it acquires the lock, calls on_lost, and releases. It does not read the
+socket while it waits, so that it notices everything at once: the answer, a loss, stop. on_elected runs in a thread of
+its own, one for each term, which ends before the lock is released.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ class Over(threading.Event):
         self._over = over
 
     def is_set(self) -> bool:
-        """Tell whether the term is over at this very moment."""
+        """Tell whether the term is over now."""
         return super().is_set() or self._over()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the term is over; false when so many seconds have passed before."""
+        """Wait until the term is over; false if that takes longer than so many seconds."""
         return self.is_set() or super().wait(timeout) or self.is_set()
 
     __bool__ = is_set
 
 
 class Term(BaseTerm):
-    """One time of being the leader, given to on_elected and on_lost. Any thread may ask it."""
+    """One time of being the leader, which on_elected and on_lost get. Any thread may use it."""
 
     def __init__(self, hold: Hold[Conn]) -> None:
         super().__init__(hold)
         self.lost: Final = Over(self._over)
-        """An event to wait for and to ask: the term is over, because the lock was lost or is being given up."""
-        self._first = threading.Lock()  # taken by on_elected as it begins, or by who calls it off
+        """An event that is set when the term is over, because the lock was lost or is being released."""
+        self._first = threading.Lock()  # taken by on_elected when it begins, or by the thread that cancels it
 
     def _begin(self) -> bool:
         return self._first.acquire(blocking=False)
 
     def _finish(self, end: str) -> bool:
-        """Call the term over, and tell whether on_elected has begun."""
+        """End the term, and tell whether on_elected has begun."""
         self._end = end
         self.lost.set()
         return not self._begin()
@@ -75,7 +75,7 @@ class Campaign(BaseCampaign):
     def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, by: Origin) -> None:
         super().__init__()
         self._by = by
-        self._election = by.handle()  # kept alive: its terms must not look like those of a discarded handle
+        self._election = by.handle()  # kept alive: its terms must not look like terms of a discarded handle
         self._client = client
         self._key = key
         self._ttl = ttl
@@ -84,13 +84,13 @@ class Campaign(BaseCampaign):
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called anywhere
         self._elected: threading.Thread | None = None
         self.term: Term | None = None
-        self.runner: threading.Thread | None = None  # who waits in run
+        self.runner: threading.Thread | None = None  # the thread in run that waits
         self.thread = threading.Thread(target=self._run, name="locksidecar-election", daemon=True)
         self.finished = False
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wake(self) -> None:
-        """Let the campaigner look again."""
+        """Make the campaigner check again."""
         self._wakes.put(None)
 
     def stop(self) -> None:
@@ -103,19 +103,22 @@ class Campaign(BaseCampaign):
         try:
             self.thread.start()
         except BaseException:
-            self.stop()  # an interrupt, perhaps: it may have been started all the same
+            self.stop()  # an interrupt, perhaps: the campaigner may have started nevertheless
             self.finished = self.thread.ident is None
             raise
 
     def join(self) -> None:
-        """Wait for the end. Thread.join would not do: interrupted, it takes the thread for ended (3.10 to 3.12)."""
+        """Wait for the end.
+
+        Thread.join would not do: if it is interrupted, it treats the thread as ended (3.10 to 3.12).
+        """
         while not self.finished:
             with contextlib.suppress(queue.Empty):
                 self._done.get(timeout=STEP)
-        self._done.put(None)  # for others who wait
+        self._done.put(None)  # for other waiting threads
 
     def inside(self) -> bool:
-        """Tell whether the caller is what would have to be waited for."""
+        """Tell whether the caller is the thread that would be waited for."""
         return threading.current_thread() in (self.thread, self._elected, self.runner)
 
     def _rest(self, most: float) -> None:
@@ -138,7 +141,7 @@ class Campaign(BaseCampaign):
                 self._lead(hold)
 
     def _win(self, pauses: Pauses) -> Hold[Conn] | None:
-        """Make one attempt, which may take for ever; without success, wait a little."""
+        """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
         client, began = self._client, time.monotonic()
         try:
             hold = self._ask(client._live() or client._connect(began))
@@ -171,7 +174,7 @@ class Campaign(BaseCampaign):
                 return None
             if conn.adopt(hold, Note(self.wake)):
                 return hold
-            conn.give_up(hold)  # it was over before we came to it
+            conn.give_up(hold)  # the hold was over before this thread ran
             return None
         except BaseException:
             conn.withdraw(call)
@@ -187,7 +190,7 @@ class Campaign(BaseCampaign):
             self._rest(min(STEP, term.remaining + 0.001))
 
     def _lead(self, hold: Hold[Conn]) -> None:
-        """Lead for as long as it lasts; raises what a callback has raised."""
+        """Lead until the term is over. Raises the error of a callback."""
         term = Term(hold)
         elected = threading.Thread(target=self._elect, args=(term,), name="locksidecar-elected", daemon=True)
         self._elected, self.term = elected, term
@@ -235,5 +238,5 @@ class Campaign(BaseCampaign):
             reply = hold.conn.release(hold)
             if reply and reply[0] != OK:
                 _log.info("election %r: the release was answered %s", self._key, w.text(reply))
-        except LockError as e:  # it has been sent, or the connection has ended, which is release too
+        except LockError as e:  # the release has been sent, or the connection has ended, which also releases
             _log.info("election %r: %s", self._key, e)

@@ -49,14 +49,14 @@ class Client:
         timeout: float = 5.0,
         trace: Trace | None = current,
     ) -> None:
-        """Name the daemon's socket, and who we are in its lists.
+        """Set the daemon's socket, and the name of this client in the daemon's lists.
 
-        path: by default LOCKSIDECAR_SOCKET, else where the daemon listens by default.
-        name, label: who connects, for people; by default the program's name.
-        timeout: how long the daemon may take to answer, beyond any wait that was asked for.
-        trace: returns the traceparent (W3C Trace Context) under which an acquire stands, or None; asked by whoever
-            acquires, at each. By default that of OpenTelemetry's current span, if the program uses it; trace=None says
-            nothing.
+        path: by default LOCKSIDECAR_SOCKET, or else the daemon's default path.
+        name, label: names for people; by default the program's name.
+        timeout: how long the daemon may take to answer, in addition to the wait of an acquire.
+        trace: a function that returns the traceparent (W3C Trace Context) of an acquire, or None. The acquiring thread
+        calls it for each acquire. By default it returns OpenTelemetry's current span, if the program uses that. With
+        trace=None no acquire has a traceparent.
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
@@ -67,20 +67,20 @@ class Client:
         self._timeout = timeout
         self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
-        # Ends the connection when the client is thrown away unclosed.
+        # Ends the connection when the client is garbage collected without having been closed.
         self._thrown_away: weakref.finalize[[str], Client] | None = None
         self._reset()
         self._closed = False
         _clients.add(self)
 
     def _reset(self) -> None:
-        """Begin anew, in a new process too: nothing of the old is used, its locks least of all."""
+        """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
         self._mu = threading.Lock()  # guards connecting, one attempt at a time
         self._conn: Conn | None = None
         self._known = Owners()
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         self._notifier = _Notifier()
-        weakref.finalize(self, self._notifier.stop)  # its thread ends with us
+        weakref.finalize(self, self._notifier.stop)  # its thread ends with the client
         if self._thrown_away is not None:
             self._thrown_away.detach()
 
@@ -98,12 +98,12 @@ class Client:
         """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
 
         ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process; without, it ends
-            by itself after ttl, unless it is extended.
-        shared: together with other shared holders.
+        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
+        after ttl, unless it is extended.
+        shared: other shared holders may hold the lock at the same time.
         timeout: how long ``with`` waits; -1 without bound.
-        owner: by default the handle and the thread together are the owner. "handle": the handle alone, for a lock
-            that another thread releases. A number below 2**32: all handles of the client with this number.
+        owner: by default the handle and the thread together are the owner. "handle": the handle alone, for a lock that
+        another thread releases. A number below 2**32: all handles of the client with this number.
         on_lost: called with a LostError, in a thread of its own, when the lock is lost.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
@@ -121,8 +121,8 @@ class Client:
     ) -> Locks:
         """Return a handle for several locks, which are acquired together: all or none.
 
-        keys: 1 to 1,024, none twice; Invalid otherwise. In whichever order they are named, no two
-            callers wait for each other for ever.
+        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
+        each other.
         on_lost: called once, with the LostError of the first lock that is lost.
 
         The rest is as for lock.
@@ -140,15 +140,15 @@ class Client:
         owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Semaphore:
-        """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
+        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
 
         permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
-        owner: "handle", or a number below 2**32, for permits that pass between threads: every user of this handle
-            can release the newest permit. By default each thread has its own permits.
-        on_lost: called for each permit that is lost. Its owner is a number of the client's.
+        owner: "handle", or a number below 2**32, for permits that pass between threads: every user of this handle can
+        release the newest permit. By default each thread has its own permits.
+        on_lost: called for each permit that is lost. The client chooses the number of its owner.
 
-        The rest is as for lock. A semaphore and a lock of the same key have nothing to do with each
-        other. Unsupported, when it is acquired, where the store has none.
+        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
+        if the store has no semaphores.
         """
         return Semaphore(self, key, permits, ttl, renew, False, timeout, owner, on_lost)
 
@@ -163,14 +163,14 @@ class Client:
         """Return a candidate for leadership. Nothing is sent yet: start, run or ``with`` begin its campaign.
 
         on_elected: called with each term that begins; see Election.
-        on_lost: called with the term and a reason once for each of them, when it is over.
-        ttl: the length of the lease; by default the daemon's. It bounds for how long nobody leads after the leader's
-            host has gone; that of a leader whose process has ended is given up at once.
+        on_lost: called once for each term when it is over, with the term and a reason.
+        ttl: the length of the lease; by default the daemon's. It bounds the time without a leader after the leader's
+        host has failed. If only the leader's process has ended, the lock is released at once.
         """
         return Election(self, key, on_elected, on_lost, ttl)
 
     def ping(self) -> float:
-        """Ask the daemon for a sign of life and return how long it took."""
+        """Ping the daemon, and return how long the answer took."""
         start = time.monotonic()
         self._ask(w.PING)
         return time.monotonic() - start
@@ -195,7 +195,7 @@ class Client:
     def _ask(self, op: int, *fields: object) -> w.Message:
         try:
             reply = self._connect(time.monotonic()).call(op, *fields)
-        except ConnectionLost:  # we may have been the first to notice; it changes nothing, so ask again
+        except ConnectionLost:  # perhaps this thread was the first to notice; nothing has changed, so ask again
             reply = self._connect(time.monotonic()).call(op, *fields)
         if reply[0] != OK:
             raise error(reply[0], w.text(reply))
@@ -206,12 +206,12 @@ class Client:
         return conn if conn is not None and conn.dead is None else None
 
     def _connect(self, until: float) -> Conn:
-        """Return the connection, made if need be; attempts go on until the monotonic clock says until."""
+        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock."""
         if (conn := self._live()) is not None:
             return conn
         start, pause = time.monotonic(), 0.01
         while True:
-            with self._mu:  # not during the pause: a try must not wait for the attempts of others
+            with self._mu:  # not during the pause: a try must not wait for the attempts of other threads
                 conn, why = self._attempt(start)
             if conn is not None:
                 return conn
@@ -222,7 +222,7 @@ class Client:
             pause = min(0.25, 2 * pause)
 
     def _attempt(self, start: float) -> tuple[Conn | None, LockError]:
-        """Return the connection, made if need be, and why there is none.
+        """Return the connection, and make one if necessary; or return None and the error.
 
         If another thread has failed to connect since start, this returns its error and makes no attempt.
         """
@@ -254,7 +254,7 @@ class Client:
 
 
 class _Notifier:
-    """Tells of lost locks, in a thread of its own that is started with the first one to tell of."""
+    """Reports lost locks, in a thread of its own that starts with the first report."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[Callable[[LostError], object], LostError] | None] = queue.SimpleQueue()
@@ -274,11 +274,11 @@ class _Notifier:
                 self._thread = thread
 
     def every(self) -> float:
-        """Return after how many seconds a connection looks for holds that lapsed in silence."""
+        """Return after how many seconds a connection checks for holds whose validity has run out."""
         return 1.0 if self._thread is not None else 10.0
 
     def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Take note of a loss; quiet when it is our own end."""
+        """Record a loss; quiet if this client itself has ended the connection."""
         for tell in hold.tell:
             if isinstance(tell, Note):
                 tell(why)
@@ -299,7 +299,7 @@ class _Notifier:
 
 
 def _after_fork() -> None:
-    """Forget, in a child process, what belongs to its parent."""
+    """Forget, in a child process, everything that belongs to the parent."""
     after_fork()
     for client in list(_clients):
         client._reset()

@@ -1,23 +1,23 @@
-"""One connection to the daemon for threads: who writes, who reads, who looks after silence.
+"""One connection to the daemon for threads: writing, reading, and the checks for silence.
 
-Reading. There is no dedicated reader: a thread that waits for its reply takes the *role* and reads
-for everybody until it has it, then passes the role on. So a single caller sends and receives in
-its own thread, without a switch to another one, which would cost more than the round trip. When
-nobody waits, the keeper, a thread of the connection's own, notices that there is something to
-read (keepalives, lost) and reads it. While callers keep reading, it only checks every 10 ms.
+Reading. There is no dedicated reader. A thread that waits for its reply takes the *role* and reads for all threads
+until it has its reply, and then passes the role on. So a single caller sends and receives in its own thread, because a
+switch to another thread would cost more than the round trip. If no thread waits, the keeper, a thread of the
+connection, notices that there is something to read (keepalives, lost) and reads it. While callers keep reading, the
+keeper only checks every 10 ms.
 
-Cooperative sockets. Under gevent or eventlet a socket that would block runs other greenlets instead, and the
-kernel's timeouts have no effect. There the client waits with select, which these libraries replace, too.
+Cooperative sockets. Under gevent or eventlet a socket that would block runs other greenlets instead, and the kernel's
+timeouts have no effect. There the client waits with select, which these libraries replace, too.
 
-Interrupts. A signal handler may raise between any two steps of the main thread. So what has to happen
-together happens in one step of the interpreter (extend of a list from a map), or is undone or redone
-by whoever sees the exception pass; where that cannot be known the connection ends, and with it
-every hold: what is not known is not held. And no loop inside a ``with`` or ``try`` that guards something
-ends in a condition: CPython 3.12 and 3.13 take signals at the jump back, which a conditional one
-makes outside of the protection, so that the lock would stay taken (tests/test_interrupts.py looks).
+Interrupts. A signal handler may raise between any two steps of the main thread. So steps that belong together are one
+step of the interpreter (extend of a list from a map), or the code that sees the exception undoes or repeats them. If it
+cannot know what was done, the connection ends, and with it every hold: an unknown hold is not held. Also, no loop
+inside a ``with`` or ``try`` that guards something ends in a condition. CPython 3.12 and 3.13 handle signals at the jump
+back. With a condition, that jump is outside of the protection, and the lock would stay held (see
+tests/test_interrupts.py).
 
-Locks, in the order in which they may be taken: role, wlock, mu. None is held while something of the
-user's runs; mu is not held during I/O.
+Locks, in the order in which they may be taken: role, wlock, mu. None is held while code of the user runs. mu is not
+held during I/O.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from ._hold import Call
 from ._requests import Requests
 from ._table import Lost, Owners
 
-_TICK: Final = 0.01  # seconds between the keeper's looks while callers read
+_TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
 _READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _NOW: Final = (False,)
 _WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
 
 
-_open: Final[set[Conn]] = set()  # those that have a descriptor
+_open: Final[set[Conn]] = set()  # connections that have a descriptor
 
 
 class Conn(Requests):
@@ -63,7 +63,7 @@ class Conn(Requests):
         self._role = threading.Lock()
         self._wlock = threading.Lock()
         self._turns = 0  # how often a caller has read
-        self._inbox: list[bytes] = []  # read and not yet taken in
+        self._inbox: list[bytes] = []  # data that was read and is not handled yet
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _open.add(self)
@@ -95,7 +95,7 @@ class Conn(Requests):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self.timeout)), 0))
 
     def keep(self, client: weakref.ref[object], every: Callable[[], float]) -> None:
-        """Start the keeper; every says after how many seconds it looks by at the latest."""
+        """Start the keeper. every returns the maximum number of seconds until its next check."""
         try:
             _thread.start_new_thread(self._keep, (client, every))  # one step; Thread.start is many
         except RuntimeError as e:  # no more threads, or the interpreter shuts down
@@ -120,7 +120,7 @@ class Conn(Requests):
             c.sent = True
 
     def _send_parts(self, data: bytes) -> int:
-        """Send a frame that the kernel may take in parts. An exception in between ends the connection."""
+        """Send a frame that the kernel may accept in parts. An exception in between ends the connection."""
         try:
             self._sock.sendall(data)
         except BaseException as e:
@@ -129,9 +129,9 @@ class Conn(Requests):
         return len(data)
 
     def wait(self, c: Call, limit: float | None) -> bool:
-        """Wait until the reply is there; false when the monotonic clock has reached limit.
+        """Wait until the reply has come; false if the monotonic clock has reached limit.
 
-        Raises what the connection died of.
+        Raises the error that has ended the connection.
         """
         while not c.done:
             if self.dead is not None:
@@ -143,7 +143,7 @@ class Conn(Requests):
             if c.waiter is None:
                 waiter = threading.Lock()
                 waiter.acquire()
-                c.waiter = waiter  # from here on whoever reads sees that we wait
+                c.waiter = waiter  # from here on, the thread that reads knows of this one
             else:
                 c.waiter.acquire(timeout=-1 if limit is None else max(0.0, limit - time.monotonic()))
         if c.error is not None:
@@ -153,7 +153,7 @@ class Conn(Requests):
     # ---- reading ----
 
     def _read_for(self, c: Call, limit: float | None) -> bool:
-        """Read until c is done, and then pass the role on; false when somebody else has it."""
+        """Read until c is done, and then pass the role on; false if another thread has the role."""
         role: list[bool] = []
         try:
             role.extend(map(self._role.acquire, _NOW))
@@ -169,7 +169,7 @@ class Conn(Requests):
                     self._pass_on()
 
     def _read_until(self, c: Call, limit: float | None) -> None:
-        """Read until c is done, or the monotonic clock has reached limit; the role is held."""
+        """Read until c is done, or the monotonic clock has reached limit. The caller has the role."""
         inbox, recv = self._inbox, self._sock.recv
         while not c.done and self.dead is None:
             try:
@@ -204,7 +204,7 @@ class Conn(Requests):
         return bool(poll.poll(seconds * 1000))
 
     def catch_up(self) -> None:
-        """Take in what has arrived, unless somebody is about to; does not block."""
+        """Handle the data that has arrived, unless another thread is about to. Does not block."""
         role: list[bool] = []
         try:
             role.extend(map(self._role.acquire, _NOW))
@@ -216,7 +216,7 @@ class Conn(Requests):
                 self._pass_on()
 
     def _read_some(self) -> None:
-        """Read what is there; the role is held."""
+        """Read the data that has arrived. The caller has the role."""
         try:
             if not self._inbox:
                 if self._cooperative and not self._readable(0):
@@ -232,7 +232,7 @@ class Conn(Requests):
             self._take_in()
 
     def _take_in(self) -> None:
-        """Take in what was read; the role is held."""
+        """Handle the data that was read. The caller has the role."""
         try:
             data = b"".join(self._inbox) if len(self._inbox) > 1 else self._inbox[0]
             closed = not self._inbox[-1]
@@ -247,7 +247,7 @@ class Conn(Requests):
             raise
 
     def _pass_on(self) -> None:
-        """Give the role to somebody who waits, and send what is due."""
+        """Pass the role to a waiting thread, and send what is due."""
         self.give_back_all()
         with self._mu:
             c = next(filter(Call.asleep, self._pending.values()), None)
@@ -284,7 +284,7 @@ class Conn(Requests):
             else:
                 self.catch_up()
         if self.dead is not None:
-            self.die(self.dead)  # once more, should the first have been interrupted
+            self.die(self.dead)  # once more, in case the first call was interrupted
         self.shut()
 
     def _hush(self, poll: select.poll) -> None:
@@ -297,7 +297,7 @@ class Conn(Requests):
     # ---- the end ----
 
     def discard(self, path: str) -> None:
-        """End the connection of a client that was thrown away.
+        """End the connection of a client that was garbage collected.
 
         This may run at any point of any thread, so it takes no lock: it only wakes the keeper.
         """
@@ -306,25 +306,25 @@ class Conn(Requests):
             self.cut()
 
     def cut(self) -> None:
-        """End the connection on the wire, for whoever reads or writes too."""
+        """End the connection, also for threads that read or write."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def shut(self) -> None:
-        """Close the descriptor once nobody uses it: its number may be another's then."""
+        """Close the descriptor once no thread uses it. Before that, its number could be reused."""
         with self._role, self._wlock:
             self._sock.close()
         _open.discard(self)
 
     def forked(self) -> None:
-        """Part a child process from the parent's connection. Takes no lock."""
+        """Detach a child process from the parent's connection. Takes no lock."""
         self._role, self._wlock = threading.Lock(), threading.Lock()
         self.forget()
         self._sock.close()
 
 
 def after_fork() -> None:
-    """Part a child process from every connection of its parent, those still being made included."""
+    """Detach a child process from all connections of its parent, including new ones."""
     for conn in list(_open):
         conn.forked()
     _open.clear()

@@ -1,4 +1,4 @@
-"""Leader election for threads, on an exclusive lock: what a user holds in the hand."""
+"""Leader election for threads, on an exclusive lock: the class for users."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ _log: Final = logging.getLogger("locksidecar")
 class Election:
     """One candidate for leadership, made by Client.election.
 
-    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock
-    ``key``, with its fence.
+    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
+    fence.
 
-    on_elected(term) is called when a term begins, in a thread of its own. Its return does not end the term: that
-    lasts until the lock is lost, or resign or stop is called. It should end soon when term.lost is set.
-    on_lost(term, reason) is called exactly once for each on_elected that has begun, at once when the term
-    is over, though on_elected may still be running then. reason is that of the LostError (``expired``,
-    ``connection``, ``silence``, …), or None when the term was given up by ourselves.
+    on_elected(term) is called when a term begins, in a thread of its own. The term does not end when it returns, but
+    when the lock is lost, or resign or stop is called. It should return soon when term.lost is set.
+    on_lost(term, reason) is called exactly once for each on_elected that has begun, at once when the term is over, even
+    if on_elected is still running. reason is the reason of the LostError (``expired``, ``connection``, ``silence``, …),
+    or None if this candidate has ended the term.
 
-    When we give a term up, the lock is released only after both have returned: no successor begins while our
-    term still works. One process never has two terms at once: on_elected is not called again before both have
+    When this candidate ends a term, it releases the lock only after both have returned. So no successor begins while
+    this term still works. One process never has two terms at once: on_elected is not called again before both have
     returned.
 
-    An exception of either ends the term, with on_lost if that has not been called yet, and the campaign; run and
-    stop raise it, and ``error`` keeps it. A LostError that term.check has raised is none, nor what is
-    raised from it.
+    An exception of either ends the term and the campaign, and on_lost is called if it was not yet. run and stop raise
+    the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and errors raised
+    from it, do not count.
 
-    A daemon that is away, or going away, or whose store is, and its limits, end no campaign: it goes on, after a
-    pause that grows up to 2 seconds. Any other error ends it: Denied, Invalid, Unsupported, ProtocolError; and so
-    does closing the client.
+    These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of it is
+    reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it: Denied,
+    Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
 
-    A campaign that is not stopped ends with the process, as its threads are daemon threads. In a forked child nobody
-    leads or campaigns; start may be called there.
+    A campaign that is not stopped ends with the process, because its threads are daemon threads. A forked child does
+    not lead, and has no campaign; it may call start.
     """
 
     def __init__(self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None) -> None:
@@ -65,33 +65,33 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads at this very moment. Asks nobody; never true past the hold's deadline."""
+        """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
         return self.term is not None
 
     @property
     def term(self) -> Term | None:
-        """The present term; None when this candidate does not lead at this very moment."""
+        """The present term; None if this candidate does not lead now."""
         campaign = self._ours()
         term = None if campaign is None else campaign.term
         return None if term is None or term._over() else term
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the last campaign, if it was an error."""
+        """The error that ended the last campaign, if there was one."""
         campaign = self._ours()
         return None if campaign is None else campaign.error
 
     def start(self) -> None:
-        """Campaign in the background, until stop. RuntimeError when a campaign is under way."""
+        """Campaign in the background, until stop. RuntimeError if a campaign is in progress."""
         self._new().begin()
 
     def run(self) -> None:
-        """Campaign until stop is called, by another thread, a callback or a signal handler. Raises what ended it.
+        """Campaign until another thread, a callback or a signal handler calls stop. Raises the error that ended it.
 
         AlreadyHeld if this thread holds the key by a lock: it would wait for itself.
 
-        An exception here (Ctrl-C) stops it too: the term is given up, its callbacks have returned, and the lock is
-        released before the exception goes on. A second one does not wait for that.
+        An exception such as Ctrl-C stops the campaign, too. The exception is raised after the term has ended, its
+        callbacks have returned, and the lock is released. A second exception does not wait for that.
         """
         thread = threading.current_thread()
         self._client._known.check(self._key, weakref.ref(thread), self._by, True)
@@ -112,11 +112,11 @@ class Election:
     def stop(self, wait: bool = True) -> None:
         """End the campaign: the term is over at once, and the lock is released when its callbacks have returned.
 
-        wait: block until then, and raise what ended the campaign, if that was an error. A callback never waits,
-            nor does a signal handler in the thread that runs the campaign. A signal handler anywhere else
-            asks with wait=False: what it interrupts may be what would have to be waited for.
+        wait: block until then, and raise the error that ended the campaign, if there was one. A callback never waits,
+        and neither does a signal handler in the thread that runs the campaign. Another signal handler should use
+        wait=False, because it may have interrupted the thread that it would wait for.
 
-        Idempotent. The election may be started anew afterwards.
+        Idempotent. The election may be started again afterwards.
         """
         campaign = self._ours()
         if campaign is None:
@@ -129,7 +129,7 @@ class Election:
             raise campaign.error
 
     def resign(self) -> None:
-        """Give up the present term, if there is one, and go to the back of the queue. Does not block."""
+        """End the present term, if there is one, and go to the back of the queue. Does not block."""
         campaign = self._ours()
         if campaign is not None and campaign.term is not None:
             campaign.resigning = campaign.term
@@ -138,7 +138,7 @@ class Election:
     def __enter__(self) -> Election:
         try:
             self.start()
-        except BaseException:  # an interrupt: nobody else would stop it
+        except BaseException:  # an interrupt: nothing else would stop the campaign
             self.stop(wait=False)
             raise
         return self

@@ -1,4 +1,4 @@
-"""What can go wrong, and the one table from the protocol's codes to it."""
+"""The errors, and the one table from the protocol's codes to them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Final
 
 
 class LockError(Exception):
-    """The base of everything that this package raises by itself."""
+    """The base of all errors that this package raises itself."""
 
 
 class NotAcquired(LockError):
-    """``with`` could not have the lock: it is held, or the wait ran out."""
+    """``with`` did not get the lock: it is held, or the wait has ended."""
 
 
 class Canceled(NotAcquired):
@@ -18,7 +18,7 @@ class Canceled(NotAcquired):
 
 
 class Upgrade(NotAcquired):
-    """Held shared by this owner and asked for exclusively: it could never be granted."""
+    """This owner holds it shared and asked for it exclusively, which could never be granted."""
 
 
 class AlreadyHeld(LockError, RuntimeError):
@@ -54,14 +54,14 @@ class LostError(NotHeld):
 
 
 class Unconfirmed(LockError):
-    """A release was carried out here, but the store has not confirmed it yet.
+    """The lock was released here, but the store has not confirmed that yet.
 
-    Nothing has to be done: the daemon goes on until it has. Until then the lock may look held.
+    The caller need not do anything: the daemon keeps trying. Until the store confirms, the lock may look held.
     """
 
 
 class Unavailable(LockError):
-    """No answer can be had: from the store, or from the daemon itself."""
+    """The store, or the daemon itself, does not answer."""
 
 
 class ConnectionLost(Unavailable):
@@ -69,7 +69,7 @@ class ConnectionLost(Unavailable):
 
 
 class Draining(Unavailable):
-    """The daemon is going away and lets nobody new in."""
+    """The daemon is going away and grants no new locks."""
 
 
 class Limit(LockError):
@@ -77,7 +77,7 @@ class Limit(LockError):
 
 
 class Invalid(LockError, ValueError):
-    """What was asked for cannot be: a key, a TTL or a wait out of range."""
+    """A request is invalid: a key, a TTL or a wait is out of range."""
 
 
 class Unsupported(LockError):
@@ -89,7 +89,7 @@ class Denied(LockError):
 
 
 class ProtocolError(LockError):
-    """The daemon, or we, spoke something else than the protocol. The connection has ended."""
+    """The daemon or this client has broken the protocol. The connection has ended."""
 
 
 OK: Final = 0
@@ -130,6 +130,6 @@ REASONS: Final[dict[int, str]] = {
 
 
 def error(code: int, text: object) -> LockError:
-    """Make the exception for a failed reply; a code of a later version is a plain LockError."""
+    """Return the exception for a failed reply. A code of a later version becomes a plain LockError."""
     name, cls = CODES.get(code, (f"code {code}", LockError))
     return cls(f"{name}: {text}" if text else name)

@@ -1,4 +1,4 @@
-"""What every handle for a lock has, whoever drives its connection. No I/O."""
+"""The common part of all handles for locks, with threads and with tasks. No I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Owner = int | Literal["handle"] | None
 
 _log: Final = logging.getLogger("locksidecar")
 SWEEP: Final = 64  # owners of a handle before it first forgets those that have ended
-_PATIENCE: Final = 2.0  # seconds for which an acquire waits for a daemon that is not there, or is going
+_PATIENCE: Final = 2.0  # how many seconds an acquire waits for a daemon that is away or going away
 _CUTS: Final = 3  # how often in a row a new connection may end at once
 
 
@@ -47,7 +47,7 @@ def anybody(who: Who) -> bool:
 
 
 class Terms(ABC):
-    """How something is to be held and by whom, and what the holder may know without asking anybody."""
+    """What to hold, how and by which owner, with the questions that need no request."""
 
     _unit: str  # the default owner, for messages: "thread" or "task"
 
@@ -65,7 +65,7 @@ class Terms(ABC):
         self._flags = 0 if renew else w.FIXED
         self._shared = shared
         self._timeout = timeout
-        w.to_wait(True, timeout)  # refused here rather than at the first with
+        w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``
         if owner == "handle":
             owner = self._new_owner()
         elif owner is not None and not (isinstance(owner, int) and 0 <= owner < OWN):
@@ -96,12 +96,12 @@ class Terms(ABC):
     @property
     @abstractmethod
     def _name(self) -> str:
-        """What is held, for people."""
+        """The names, for people."""
 
     @property
     @abstractmethod
     def _known(self) -> Owners:
-        """The table of the holds of the client's owners."""
+        """The table of holds of the client's owners."""
 
     @property
     @abstractmethod
@@ -110,17 +110,17 @@ class Terms(ABC):
 
     @abstractmethod
     def _find(self) -> Held | None:
-        """Return what this owner holds, what was lost until its release included."""
+        """Return the hold of this owner. A lost hold counts until its release."""
 
     @abstractmethod
     def _mine(self) -> Held:
-        """Return what this owner holds; NotHeld when it holds nothing."""
+        """Return the hold of this owner; NotHeld if there is none."""
 
     @property
     def remaining(self) -> float:
-        """For how many seconds it is certainly held as things stand; 0 when it is not.
+        """For how many seconds it is certainly held as things stand; 0 if it is not held.
 
-        With renew=True it rises again with each renewal.
+        With renew=True the value rises with each renewal.
         """
         hold = self._find()
         if hold is None or not still(hold):
@@ -131,16 +131,16 @@ class Terms(ABC):
     def ends_in(self) -> float | None:
         """The seconds until it ends by itself; None if it does not, or is not held.
 
-        It does with renew=False, and where the daemon limits how long a lock may be held.
+        It ends by itself with renew=False, and if the daemon limits how long a lock may be held.
         """
         hold = self._find()
         end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and still(hold) else 0
         return max(0.0, (end - w.now()) / 1e9) if end else None
 
     def owned(self) -> bool:
-        """Tell whether this owner holds it at this very moment. Asks nobody.
+        """Tell whether this owner holds it now. Sends nothing.
 
-        If it is not held because its time has run out, it is lost from then on.
+        If it is not held because its validity has run out, it is lost from then on.
         """
         hold = self._find()
         return hold is not None and still(hold)
@@ -182,7 +182,7 @@ class Terms(ABC):
             )
 
     def _exit_failed(self, e: LockError, body: BaseException | None) -> None:
-        """Report e, with which a scope ends whose body has failed too: e may be the cause."""
+        """Report e, an error at the end of a scope whose body has failed, too. e may be the cause."""
         if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
             return
         _log.warning("%s, whose body failed: %s", self._name, e)
@@ -210,7 +210,7 @@ class Handle(Terms):
 
     @abstractmethod
     def _kept(self) -> Hold[Any] | None:
-        """Return a named owner's hold as this handle knows it. Asks nothing, and runs anywhere."""
+        """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -223,10 +223,10 @@ class Handle(Terms):
 
     @property
     def fence(self) -> int:
-        """The fencing token: larger for each later holder. NotHeld when not held.
+        """The fencing token, which is larger for each later holder. NotHeld if not held.
 
-        It stays readable after the lock was lost, until release: that is when it matters. 0 for a
-        degraded grant, which has none.
+        It stays readable after the lock was lost, until release, because that is when it matters. 0 for a degraded
+        grant, which has none.
         """
         return self._mine().fence
 
@@ -263,10 +263,10 @@ class HandleMany(Terms):
 
     @property
     def fences(self) -> dict[str, int]:
-        """The fencing token of each lock by its key, in the order of the keys. NotHeld when not held.
+        """The fencing token of each lock by its key, in the order of the keys. NotHeld if not held.
 
-        They stay readable after a loss, until release: that is when they matter. 0 for a degraded
-        grant, which has none.
+        They stay readable after a loss, until release, because that is when they matter. 0 for a degraded grant, which
+        has none.
         """
         return {hold.key: hold.fence for hold in self._mine().each}
 
@@ -278,7 +278,7 @@ class HandleMany(Terms):
 
 
 class Tries:
-    """How long one acquire goes on: to its end, and no more than a little with a daemon that fails it."""
+    """The time limits of one acquire: its wait, and a short time for a daemon that fails it."""
 
     def __init__(self, wait: int) -> None:
         self.left = wait  # milliseconds still to wait; -1 without bound
@@ -297,14 +297,14 @@ class Tries:
         return None if self._wait < 0 else time.monotonic() + self.left / 1000 + timeout
 
     def lapsed(self, hold: Held) -> bool:
-        """Go on after a grant that came too late; true when there is no time left."""
+        """Continue after a grant that came too late; true if there is no time left."""
         self._cuts += 1
         if self._cuts > _CUTS:
             raise hold.loss(hold.lost)
         return self._over()
 
     def refused(self, e: ConnectionLost | Draining, conn: Session, closed: bool) -> float:
-        """Return after what pause to go on: the connection has ended, or the daemon is going; or raise e."""
+        """Return the pause before the next attempt to a daemon that has ended or is going. Or raise e."""
         now, pause = time.monotonic(), 0.0
         if isinstance(e, Draining):
             self._drained = min(self._drained, now + _PATIENCE)
@@ -319,7 +319,7 @@ class Tries:
         return pause
 
     def paused(self) -> None:
-        """Count what the pause has taken."""
+        """Subtract the time of the pause."""
         self._over()
 
     def _over(self) -> bool:
@@ -341,7 +341,7 @@ def done(hold: Held) -> bool:
 
 
 def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
-    """Forget the entries of threads and tasks that no longer exist, if they are over; return how many are left."""
+    """Forget the entries of threads and tasks that have ended, if they are over. Return how many are left."""
     for who, what in list(held.items()):
         if not isinstance(who, int) and who() is None and over(what):
             held.pop(who, None)
@@ -354,7 +354,7 @@ def leaks(hold: Held) -> bool:
 
 
 def check(hold: Hold[Any], reply: w.Message) -> None:
-    """Raise what a reply to a request about a hold says, unless that is success."""
+    """Raise the error of a reply to a request about a hold, unless it is a success."""
     if reply[0] == NOT_HELD:
         raise hold.loss(hold.lost or "gone")
     if reply[0] != OK:
@@ -362,12 +362,12 @@ def check(hold: Hold[Any], reply: w.Message) -> None:
 
 
 def missing(holds: Holds[Any]) -> str:
-    """Return which of several its owner has released by another handle; none is empty."""
+    """Return which of several holds its owner has released by another handle; none is empty."""
     return next((hold.key for hold in holds.each if hold.over and not hold.lost), "")
 
 
 def check_all(holds: Holds[Any], answers: list[tuple[str, int]], absent: str) -> None:
-    """Raise what came of the release of several, the worst first, unless that is success."""
+    """Raise the worst error of a release of several, unless all are successes."""
     if holds.lost:
         raise holds.loss(holds.lost)
     if absent:
@@ -383,7 +383,7 @@ def check_all(holds: Holds[Any], answers: list[tuple[str, int]], absent: str) ->
 
 
 def sure(hold: Held) -> bool:
-    """Tell whether a hold is valid, by all that has arrived."""
+    """Tell whether a hold is valid, according to everything that has arrived."""
     if hold.owned():
         return True
     if not hold.over and hold.conn.dead is None:
@@ -392,7 +392,7 @@ def sure(hold: Held) -> bool:
 
 
 def must(hold: Held) -> None:
-    """Raise LostError if a hold is lost, or has run out: then it is lost from now on."""
+    """Raise LostError if a hold is lost, or has run out. In the second case it is lost from now on."""
     if not hold.lost and not sure(hold):
         hold.conn.lapse(hold.each, w.now())
     if hold.lost:
@@ -400,9 +400,9 @@ def must(hold: Held) -> None:
 
 
 def still(hold: Held) -> bool:
-    """Tell whether a hold is valid, by all that has arrived. One that has run out is never valid again.
+    """Tell whether a hold is valid, according to everything that has arrived.
 
-    Takes no lock.
+    A hold that has run out is never valid again. Takes no lock.
     """
     if sure(hold):
         return True

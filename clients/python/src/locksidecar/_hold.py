@@ -1,4 +1,4 @@
-"""What is held, and what is asked: the records of a connection. No I/O."""
+"""The records of a connection: its holds and its requests. No I/O."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ C = TypeVar("C", bound="Session")
 # is not reused.
 Who = weakref.ref[Any] | int
 
-OWN: Final = 1 << 32  # users name owners with numbers below it; from it on, each number is one handle or one request
+# users name owners with numbers below it; the numbers from it on belong to one handle or one request
+OWN: Final = 1 << 32
 
 
 def ended(who: Who) -> bool:
@@ -72,70 +73,70 @@ class Hold(Generic[C]):
         self.key = key
         self.owner = owner
         self.shared = shared
-        self.permits = permits  # of the semaphore; 0 of a lock
+        self.permits = permits  # number of permits of the semaphore; 0 for a lock
         self.fixed = fixed  # acquired with renew=False; a re-entry does not change that
-        self.who = who  # None: not in Owners (a permit, a term of an election)
+        self.who = who  # None if it is not in Owners (a permit, or a term of an election)
         self.by = by
-        self.tell: tuple[Callable[[LostError], object], ...] = ()  # to be called when it is lost
+        self.tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
         self.fence = 0
-        self.count = 0  # how often its owner acquired it; re-entry is counted here alone
-        self.grants = 0  # … and how often the daemon granted it
-        self.valid = 0  # nanoseconds of our clock: stated validity, end included
+        self.count = 0  # how often its owner has acquired it; only this counts re-entries
+        self.grants = 0  # how often the daemon has granted it
+        self.valid = 0  # stated validity and end, in nanoseconds of this process's clock
         self.end = 0  # when it ends, whatever a keepalive states; 0 for never
-        self.out = False  # its validity has run out, and somebody was told so; set without mu
-        self.lost = ""  # why, once it was
-        self.nth = 0  # which loss of the connection it was
+        self.out = False  # its validity has run out, and a caller was told so; set without mu
+        self.lost = ""  # the reason, once it was lost
+        self.nth = 0  # the number of this loss on the connection
         self.over = False  # released or lost: no longer in the table
 
     @property
     def each(self) -> tuple[Hold[C]]:
-        """The hold itself, as Holds has one of each key."""
+        """This hold alone, as Holds has one of each key."""
         return (self,)
 
     @property
     def named(self) -> str:
-        """What an acquire of it names."""
+        """The keys of an acquire of it."""
         return self.key
 
     @property
     def mode(self) -> int:
-        """How an acquire of it asks."""
+        """The op of an acquire of it."""
         return w.PERMIT if self.permits else int(self.shared)
 
     def beyond(self, trace: str | None) -> tuple[object, ...]:
-        """Return what an acquire of it says behind the flags."""
+        """Return the fields after the flags of an acquire of it."""
         if trace:
             return self.permits, trace
         return (self.permits,) if self.permits else ()
 
     def state(self, until: int) -> None:
-        """Take in that the hold is valid until then; what was stated before stays true."""
+        """Record that the hold is valid until then. Earlier statements stay true."""
         until = max(until, self.valid)
         self.valid = min(until, self.end) if self.end else until
 
     def loss(self, reason: str) -> LostError:
-        """Return what tells of the hold's loss."""
+        """Return the function that reports the hold's loss."""
         return LostError(self.key, self.fence, self.owner, reason)
 
     def reason_at(self, now: int) -> str:
-        """Return why the hold is lost whose validity has run out."""
+        """Return the reason for the loss of a hold whose validity has run out."""
         if not self.end or now < self.end:
             return "silence"
         return "fixed_end" if self.fixed else "too_long"
 
     def owned(self) -> bool:
-        """Tell whether the hold is valid at this very moment."""
+        """Tell whether the hold is valid now."""
         return not self.over and self.conn.dead is None and self.lasts(w.now())
 
     def lasts(self, now: int) -> bool:
-        """Tell whether the stated validity lasts. Nothing extends it once somebody was told that it has run out."""
+        """Tell whether the stated validity lasts. Nothing extends it once a caller was told that it has run out."""
         return now < self.valid and not self.out
 
 
 class Holds(Generic[C]):
-    """What one acquire-many gives: a hold of each key, good only while all of them are.
+    """The result of one acquire-many: a hold of each key, valid only while all of them are.
 
-    It has one count of each, and counts for itself how often its owner acquired the whole.
+    It has one count of each hold, and its own count of how often its owner has acquired all of them.
     """
 
     __slots__ = ("conn", "count", "each", "owner", "tell")
@@ -156,20 +157,20 @@ class Holds(Generic[C]):
         # In the order of the request.
         self.each = tuple(Hold(conn, key, owner, shared, fixed=fixed, who=who, by=by) for key in keys)
         self.count = 0
-        self.tell: tuple[Once, ...] = ()  # what of each hold's is ours
+        self.tell: tuple[Once, ...] = ()  # the reports of the holds that belong to this
 
     @property
     def named(self) -> list[str]:
-        """What an acquire of them names."""
+        """The keys of an acquire of them."""
         return [hold.key for hold in self.each]
 
     def beyond(self, trace: str | None) -> tuple[object, ...]:
-        """Return what an acquire of them says behind the flags."""
+        """Return the fields after the flags of an acquire of them."""
         return (trace,) if trace else ()
 
     @property
     def key(self) -> str:
-        """One of the keys: what a cancel names."""
+        """One of the keys, which a cancel has to name."""
         return self.each[0].key
 
     @property
@@ -178,22 +179,22 @@ class Holds(Generic[C]):
 
     @property
     def mode(self) -> int:
-        """How an acquire of them asks."""
+        """The op of an acquire of them."""
         return int(self.shared)
 
     @property
     def valid(self) -> int:
-        """Until when all are."""
+        """The time until which all are valid."""
         return min(hold.valid for hold in self.each)
 
     @property
     def over(self) -> bool:
-        """One of them was released or lost."""
+        """Whether one of them was released or lost."""
         return any(hold.over for hold in self.each)
 
     @property
     def lost(self) -> str:
-        """Why the first of them was lost, once one was."""
+        """The reason for the first loss, if there was one."""
         first = self._first()
         return "" if first is None else first.lost
 
@@ -201,11 +202,11 @@ class Holds(Generic[C]):
         return min((hold for hold in self.each if hold.lost), key=lambda hold: hold.nth, default=None)
 
     def loss(self, reason: str) -> LostError:
-        """Return what tells of the loss, by the key that was lost first."""
+        """Return the function that reports the loss, with the key that was lost first."""
         return (self._first() or self.each[0]).loss(reason)
 
     def owned(self) -> bool:
-        """Tell whether all are valid at this very moment."""
+        """Tell whether all are valid now."""
         now = w.now()
         return self.conn.dead is None and all(not hold.over and hold.lasts(now) for hold in self.each)
 
@@ -216,7 +217,7 @@ def lost(hold: Hold[Any] | Holds[Any]) -> str:
 
 
 class Once:
-    """Tells of the first loss among several holds, and of no other."""
+    """Reports only the first loss among several holds."""
 
     __slots__ = ("tell", "told")
 
@@ -232,7 +233,7 @@ class Once:
 
 
 class Note:
-    """What is told of a loss at once, by whoever notices it, and of the client's own end too: it only takes note."""
+    """A report that is made at once by the thread that notices a loss, or the client's own end. It only records it."""
 
     __slots__ = ("take",)
 
@@ -256,17 +257,17 @@ class Call:
         self.op = op
         self.id = 0
         self.hold = hold
-        self.target = target  # of a cancel
+        self.target = target  # of a cancel: the acquire
         self.entries = entries  # of a release-many: how many codes answer it
         self.sent = False
-        self.done = False  # reply or error is there; set last
+        self.done = False  # there is a reply or an error; set last
         self.reply: w.Message = ()
         self.error: LockError | None = None
-        self.abandoned = False  # nobody waits any more
+        self.abandoned = False  # no thread waits any more
         self.waiter: threading.Lock | None = None  # locked; its release wakes the caller
 
     def asleep(self) -> bool:
-        """Tell whether a caller waits, or is about to, and may read for everybody."""
+        """Tell whether a caller waits, or is about to, and may read for all threads."""
         return self.waiter is not None and not self.done and not self.abandoned
 
     def fail(self, why: LockError) -> None:
@@ -276,20 +277,20 @@ class Call:
             self.done = True
 
     def wake(self) -> None:
-        """Wake the caller, should it be asleep."""
+        """Wake the caller, if it sleeps."""
         if (waiter := self.waiter) is not None:
             with contextlib.suppress(RuntimeError):  # it is awake already
                 waiter.release()
 
 
 class Told(Call):
-    """A request that nobody waits for: whoever reads its reply says so."""
+    """A request that no thread waits for. The thread that reads its reply reports it."""
 
     __slots__ = ("tell",)
 
     def __init__(self, op: int, tell: Callable[[], object], hold: Hold[Any]) -> None:
         super().__init__(op, hold)
-        self.tell = tell  # takes note only
+        self.tell = tell  # it only records it
 
     def wake(self) -> None:
         self.tell()

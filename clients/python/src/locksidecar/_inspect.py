@@ -8,10 +8,10 @@ from typing import Final, Literal
 from . import _wire as w
 from ._errors import ProtocolError
 
-HERE: Final = 1  # of held: a client of this daemon holds it
-SHARED: Final = 1  # of mode
+HERE: Final = 1  # value of held: a client of this daemon holds it
+SHARED: Final = 1  # value of mode
 KINDS: Final = {1: "here", 2: "daemon", 3: "unregistered", 4: "foreign"}
-_FIELDS: Final = 14  # of a holder
+_FIELDS: Final = 14  # number of fields of a holder
 
 Kind = Literal["here", "daemon", "unregistered", "foreign", "unknown"]
 

@@ -1,4 +1,4 @@
-"""A handle for one lock, for threads: what a user holds in the hand."""
+"""A handle for one lock, for threads: the class for users."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ._scope import Scope
 
 
 class One(Scope[Hold[Conn]], Handle):
-    """A handle of which an owner has one hold at a time: of a lock, or of a permit."""
+    """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
 
     def release(self) -> None:
         """Release it, or one of several acquires of it.
 
-        NotHeld when this owner does not hold it, LostError (a NotHeld) when it did and lost it:
-        nobody else's hold is ever released. Unconfirmed when the store has not confirmed.
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
         """
         while not self._release(self._mine()):
             pass  # another thread of the same owner has released that hold meanwhile
@@ -41,7 +41,7 @@ class One(Scope[Hold[Conn]], Handle):
                 self._forget(hold)
             reply = hold.conn.release(hold)
         except ConnectionLost:
-            return True  # that is release, too
+            return True  # the end of the connection also releases
         except Unavailable as e:
             raise Unconfirmed(f"{e}; the release has been sent") from None
         except BaseException:
@@ -55,8 +55,8 @@ class One(Scope[Hold[Conn]], Handle):
     def extend(self, ttl: float | None = None) -> None:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
-        Only a lock with renew=False needs this. NotHeld if it is not held, Unavailable if the
-        store does not confirm: then the validity known before still counts.
+        Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
+        then the earlier validity still counts.
         """
         self._change(w.RENEW, w.to_ttl(ttl))
 
@@ -78,17 +78,16 @@ class One(Scope[Hold[Conn]], Handle):
 class Lock(One):
     """A handle for one lock, made by Client.lock.
 
-    Any thread may use it. Who acquires is the handle and the thread together, unless an owner was
-    named: a second thread waits, and the same one may acquire again and then has to release as
-    often.
+    Any thread may use it. The owner is the handle and the thread together, unless an owner was named. So a second
+    thread waits. The same thread may acquire again, and then has to release as often.
     """
 
     def locked(self) -> bool:
-        """Ask the daemon whether anybody holds the lock."""
+        """Ask the daemon whether the lock is held."""
         return bool(w.numbers(self._client._ask(w.INSPECT, self._key), 1)[0])
 
     def downgrade(self) -> None:
-        """Turn an exclusive hold into a shared one, without letting go in between."""
+        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
         self._change(w.DOWNGRADE)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:

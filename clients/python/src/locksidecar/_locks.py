@@ -13,17 +13,16 @@ from ._scope import Scope
 class Locks(Scope[Holds[Conn]], HandleMany):
     """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
 
-    It is used as a Lock is, and owned by the handle and the thread together, unless an owner was named.
-    It is good only while each of the locks is: when one is lost, it is lost. on_lost is called once
-    then, with the LostError of that one. The others stay held until the release, so that nobody else comes
-    in while the work that needs them all is still being ended.
+    It is used like a Lock. Its owner is the handle and the thread together, unless an owner was named. If one of the
+    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them while the work that needs all of them is still being ended.
     """
 
     def release(self) -> None:
         """Release all the locks, or one of several acquires of them.
 
-        NotHeld when this owner does not hold them, LostError (a NotHeld) when one was lost; the others
-        are released all the same. Unconfirmed when the store has not confirmed all.
+        NotHeld if this owner does not hold them, LostError (a NotHeld) if one was lost. In the second case, the others
+        are released. Unconfirmed if the store has not confirmed all.
         """
         holds = self._mine()
         conn, count, absent = holds.conn, holds.count, missing(holds)
@@ -35,7 +34,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
                 self._forget(holds)
             answers = conn.release_many(holds)
         except ConnectionLost:
-            pass  # that is release, too
+            pass  # the end of the connection also releases
         except Unavailable as e:
             if not holds.lost:
                 raise Unconfirmed(f"{e}; the release has been sent") from None
@@ -51,13 +50,13 @@ class Locks(Scope[Holds[Conn]], HandleMany):
     def extend(self, ttl: float | None = None) -> None:
         """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
-        Only locks with renew=False need this. NotHeld if they are not held, LostError if one is lost,
-        Unavailable if the store does not confirm: then the validity known before still counts.
+        Only locks with renew=False need this. NotHeld if they are not held, and LostError if one is lost. Unavailable
+        if the store does not confirm; then the earlier validity still counts.
         """
         self._change(w.RENEW, w.to_ttl(ttl))
 
     def downgrade(self) -> None:
-        """Turn the exclusive holds into shared ones, without letting go in between."""
+        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
         self._change(w.DOWNGRADE)
 
     def _change(self, op: int, *fields: int) -> None:
@@ -74,7 +73,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
     def _join(self, holds: Holds[Conn]) -> Holds[Conn]:
         if self._owner is None:
             return holds
-        kept = self._held.setdefault(self._owner, holds)  # one step: of two threads, one is the first
+        kept = self._held.setdefault(self._owner, holds)  # one step: if there are two threads, one is first
         return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
 
     def _find(self) -> Holds[Conn] | None:

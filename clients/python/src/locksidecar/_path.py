@@ -11,7 +11,7 @@ _ADMIN: Final = ".admin"  # the admin socket has the path of the socket for lock
 
 
 def socket_path(path: str | os.PathLike[str] | None) -> str:
-    """Return where the daemon listens, in the order that PROTOCOL.md gives."""
+    """Return the daemon's socket, in the order of PROTOCOL.md."""
     if path is not None:
         return os.fspath(path)
     if named := os.environ.get("LOCKSIDECAR_SOCKET"):

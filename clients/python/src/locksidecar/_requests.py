@@ -1,4 +1,4 @@
-"""What a thread asks of the daemon and waits for, on top of send and wait."""
+"""The requests that a thread sends to the daemon and waits for, on top of send and wait."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Requests(Session):
 
     @abstractmethod
     def wait(self, c: Call, limit: float | None) -> bool:
-        """Wait until the reply is there; false when the monotonic clock has reached limit.
+        """Wait until the reply has come; false if the monotonic clock has reached limit.
 
-        Raises what the connection died of.
+        Raises the error that has ended the connection.
         """
 
     @abstractmethod
@@ -35,7 +35,7 @@ class Requests(Session):
         """Send all releases and pings that are due."""
 
     def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
-        """Send one request and return its reply; an error when there is none in time."""
+        """Send one request and return its reply; an error if there is none in time."""
         c = Call(op, hold)
         self.ask(c, *fields)
         return c.reply
@@ -49,10 +49,10 @@ class Requests(Session):
     def acquire(
         self, c: Call, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
     ) -> H | None:
-        """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
+        """Request a hold, or several, with c. Return it, or another hold of the same owner that came first.
 
-        None when it is held by somebody else; any other end is an error. An exception other than an
-        answer leaves c to be withdrawn.
+        None if another owner holds it; anything else is an error. After an exception that is not an answer, the caller
+        has to withdraw c.
         """
         self._settle(hold, limit)
         self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
@@ -70,14 +70,14 @@ class Requests(Session):
         self.give_back_all()
 
     def release(self, hold: Hold[Conn]) -> w.Message | None:
-        """Release one count; for the last one return the daemon's answer, else (). None: no count was left."""
+        """Release one count. For the last one return the daemon's answer, otherwise (). None: no count was left."""
         before, c = hold.count, Call(w.RELEASE)
         try:
             last = self.let_go(hold)
             if not last:
                 return None if last is None else ()
             self.ask(c, hold.key, hold.owner, hold.fence, 0)
-            for _ in range(hold.grants - 1):  # any only if two threads asked as one owner at once
+            for _ in range(hold.grants - 1):  # more than one only if two threads asked as one owner at once
                 c = Call(w.RELEASE)
                 self.ask(c, hold.key, hold.owner, hold.fence, 0)
             return c.reply
@@ -88,7 +88,7 @@ class Requests(Session):
             raise
 
     def release_many(self, holds: Holds[Conn]) -> list[tuple[str, int]] | None:
-        """Release one count of all; for the last one return each key with the code that answers its release.
+        """Release one count of all. For the last one return each key with the code of its release.
 
         None: no count was left.
         """
@@ -109,7 +109,7 @@ class Requests(Session):
             raise
 
     def call_each(self, op: int, holds: Holds[Conn], *fields: int) -> list[tuple[Hold[Conn], w.Message]]:
-        """Ask for the same of each of several holds, all at once, and return the replies."""
+        """Send the same request for each of several holds, all at once, and return the replies."""
         calls = [(hold, Call(op, hold)) for hold in holds.each]
         for hold, c in calls:
             self.send(c, hold.key, hold.owner, hold.fence, *fields)

@@ -1,4 +1,4 @@
-"""What every handle for threads does alike: acquire, as whom, and the scopes around it."""
+"""The common part of all handles for threads: acquire, its owner, and the scopes around it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log: Final = logging.getLogger("locksidecar")
 
 
 class Scope(Terms, Generic[H]):
-    """A handle of a client for threads. H is what it holds: a Hold, or Holds."""
+    """A handle of a client for threads. H is the type of its holds: Hold or Holds."""
 
     _unit = "thread"
 
@@ -46,16 +46,15 @@ class Scope(Terms, Generic[H]):
 
     @abstractmethod
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, H]:
-        """Make the request for what this handle acquires."""
+        """Make the acquire request of this handle."""
 
     @abstractmethod
     def _find(self) -> H | None: ...
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
-        """Acquire; false when it cannot be had in time.
+        """Acquire; false if it was not granted in time.
 
-        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
-        nothing acquired.
+        blocking=False tries; timeout bounds the wait, and -1 or None does not. After an exception nothing is acquired.
         """
         wait = w.to_wait(blocking, timeout)
         hold = self._find()
@@ -74,7 +73,7 @@ class Scope(Terms, Generic[H]):
                 hold.conn.adopt(hold, self._on_lost)
                 return True
         except BaseException:
-            if self._owner is None:  # only then nobody else counts
+            if self._owner is None:  # otherwise other threads count, too
                 hold.count = before
             raise
         hold.conn.lapse(hold.each, w.now())
@@ -102,20 +101,20 @@ class Scope(Terms, Generic[H]):
                 if conn.adopt(hold, self._on_lost):
                     self._keep(hold)
                     return True
-                conn.give_up(hold)  # it was over before we came to it
+                conn.give_up(hold)  # the hold was over before this thread ran
                 if tries.lapsed(hold):
                     return False
             except (ConnectionLost, Draining) as e:
-                # Neither leaves anything held, so we may ask again.
+                # After either error nothing is held, so the request may be sent again.
                 time.sleep(tries.refused(e, conn, client._closed))
                 tries.paused()
-            except BaseException:  # no answer, or an interrupt anywhere above
+            except BaseException:  # no answer, or an interrupt at any point above
                 conn.withdraw(call)
                 self._forget(asked)
                 raise
 
     def _join(self, hold: H) -> H:
-        """Return what a grant is to count with: itself, or what the owner was granted at the same time."""
+        """Return the hold that a grant counts for: itself, or one that the owner was granted at the same time."""
         return hold
 
     @abstractmethod
@@ -127,7 +126,7 @@ class Scope(Terms, Generic[H]):
             if not self.acquire(timeout=self._timeout):
                 raise self._not_acquired()
             return self
-        except BaseException:  # an interrupt just behind the acquire: nobody else would release
+        except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self._depth() > before:
                 with contextlib.suppress(LockError):
                     self.release()
@@ -170,7 +169,7 @@ class Scope(Terms, Generic[H]):
         return next(self._client._owners)
 
     def _who(self) -> Who:
-        """Return the owner that calls."""
+        """Return the calling owner."""
         return self._owner if self._owner is not None else weakref.ref(threading.current_thread())
 
     def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[H]:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Semaphore(One):
     """A handle for a semaphore, made by Client.semaphore.
 
-    So many permits as it has are held at a time, on all hosts together.
+    At most as many permits as it has are held at a time, on all hosts together.
 
-    Any thread may use it, and has permits of its own, unless an owner was named: each acquire takes one more, also in
-    a thread that has one. A release gives back the one that this owner acquired last by this handle; fence,
-    remaining, owned and extend are of that one.
+    Any thread may use it, and has permits of its own, unless an owner was named. Each acquire takes one more permit,
+    also in a thread that has one. A release releases the permit that this owner acquired last by this handle. fence,
+    remaining, owned and extend are about the same permit.
     """
 
     _mode = w.PERMIT
@@ -39,23 +39,22 @@ class Semaphore(One):
 
     @property
     def permits(self) -> int:
-        """How many permits there are, as this handle says with each acquire."""
+        """The number of permits, which this handle sends with each acquire."""
         return self._permits
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
-        """Acquire a permit; false when none can be had in time.
+        """Acquire a permit; false if none was granted in time.
 
-        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
-        nothing acquired.
+        blocking=False tries; timeout bounds the wait, and -1 or None does not. After an exception nothing is acquired.
         """
         return self._acquire(w.to_wait(blocking, timeout))
 
     def holders(self) -> int:
-        """Ask the daemon how many permits are held on this host; on others there may be more."""
+        """Ask the daemon how many permits are held on this host. More may be held on others."""
         return int(w.numbers(self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
-        # A number of its own: an owner's permits are apart.
+        # A number of its own, because each permit of an owner is a separate hold.
         hold = Hold(conn, self._key, self._new_owner(), False, self._permits, fixed=self._fixed)
         return Call(w.ACQUIRE, hold), hold
 
@@ -72,7 +71,7 @@ class Semaphore(One):
         return next((hold for hold in self._newest() if not done(hold)), None)
 
     def _newest(self) -> list[Hold[Conn]]:
-        """Return the owner's permits, newest first; another thread may just have released some of them."""
+        """Return the owner's permits, newest first. Another thread may just have released some of them."""
         return self._stacks.get(self._who(), [])[::-1]
 
     def _keep(self, hold: Hold[Conn]) -> None:

@@ -1,11 +1,11 @@
-"""What one connection knows: its requests in flight, and (in _table) what is held on it. No I/O, and no waiting.
+"""The state of one connection: its requests in flight, and (in _table) its holds. No I/O, and no waiting.
 
-Two drive it: _conn.Conn for threads, asyncio._conn.Conn for a loop. A driver hands in what it has read
-(feed), carries requests out (send), and afterwards sends what is due (give_back_late); everything
-else is decided here, so that both say "held" in exactly the same cases.
+It has two drivers: _conn.Conn for threads, and asyncio._conn.Conn for a loop. A driver passes in the data that it has
+read (feed), sends requests (send), and afterwards sends what is due (give_back_late). Everything else is decided here,
+so that both report a lock as held in exactly the same cases.
 
-Interrupts. With threads a signal handler may raise between any two steps. What cannot be undone or
-redone by whoever sees the exception pass ends the connection, and with it every hold.
+Interrupts. With threads a signal handler may raise between any two steps. If the code that sees the exception cannot
+undo or repeat a step, the connection ends, and with it every hold.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ._table import Before, Entries, Lost, Owners, Table, what
 
 
 class Session(Table, ABC):
-    """The state of a connection. It lives once: after its end a new one is made."""
+    """The state of one connection. It is never used for another one."""
 
     def __init__(self, timeout: float, lost: Lost, owners: Owners) -> None:
         super().__init__(lost, owners)
@@ -47,22 +47,22 @@ class Session(Table, ABC):
         self._pending: dict[int, Call] = {}  # guarded by mu
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
-        self._rest = b""  # a message's beginning
-        self.quiet = False  # the client itself has ended it
+        self._rest = b""  # the beginning of a message
+        self.quiet = False  # the client itself has ended the connection
 
     # ---- what a driver brings ----
 
     @abstractmethod
     def send(self, c: Call, *fields: object) -> None:
-        """Send a request, without waiting for more than room; LockError when the connection has ended."""
+        """Send a request, without waiting except for space; LockError if the connection has ended."""
 
     @abstractmethod
     def catch_up(self) -> None:
-        """Take in what has arrived, unless somebody is about to; does not block."""
+        """Handle the data that has arrived, unless another thread is about to. Does not block."""
 
     @abstractmethod
     def cut(self) -> None:
-        """End the connection on the wire. Idempotent; does not block."""
+        """End the connection. Idempotent; does not block."""
 
     # ---- hello ----
 
@@ -72,9 +72,9 @@ class Session(Table, ABC):
         return w.frame(w.HELLO, 1, w.VERSION, w.VERSION, w.clip(name), w.clip(label))
 
     def welcome(self, data: bytes) -> bool:
-        """Take in the beginning of what the daemon says; false when the welcome is not whole yet."""
+        """Handle the first data from the daemon; false if the welcome is not complete yet."""
         found = filter(lambda cut: cut[0][1] != 0 or cut[0][0] == w.FATAL, w.cut(data, self.max_frame))
-        message, after = next(found, ((), 0))  # that it is going away may be said before
+        message, after = next(found, ((), 0))  # the daemon may first announce that it is going away
         if not message:
             return False
         self._rest = data[after:]
@@ -106,7 +106,7 @@ class Session(Table, ABC):
             if c.op in (w.ACQUIRE, w.ACQUIRE_MANY):
                 self.owners.ask(c, waits=fields[3] != 0)
             elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
-                c.hold.shared = True  # at once: the daemon lets readers in before its answer comes
+                c.hold.shared = True  # at once, because the daemon admits readers before its answer comes
             self._ids = c.id = number
             self._pending[number] = c
         return data
@@ -137,14 +137,14 @@ class Session(Table, ABC):
                 self.die(self.silent())
 
     def silent(self) -> Unavailable:
-        """Make the error for an answer that did not come."""
+        """Make the error for a missing answer."""
         return Unavailable(f"the daemon has not answered for {self.timeout:g} s")
 
     def granted(self, c: Call) -> Any:
-        """Return what an acquire's reply gave: a hold, perhaps one of the same owner that came first; or Holds.
+        """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.
 
-        None when it is held by somebody else; any other end is an error. LostError: the owner has lost the key
-        meanwhile, and the caller must give the grant back.
+        None if another owner holds it; anything else is an error. LostError: the owner has lost the key meanwhile, and
+        the caller must give the grant back.
         """
         code: int = c.reply[0]
         if code in (BUSY, TIMEOUT):
@@ -156,7 +156,7 @@ class Session(Table, ABC):
         return c.hold
 
     def withdraw(self, c: Call) -> None:
-        """Take back an acquire, however far it came; its grant is given back, should it cross this."""
+        """Withdraw an acquire at any point. If its grant crosses this, the grant is released."""
         try:
             with self._mu:
                 c.abandoned = True
@@ -214,7 +214,7 @@ class Session(Table, ABC):
         self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
     def give_up(self, hold: Hold[Any] | Holds[Any]) -> None:
-        """Let go, without waiting for the answer, of what is not valid, and of what is left of several holds."""
+        """Release, without waiting for the answer, what is not valid, and what is left of several holds."""
         self.lapse(hold.each, w.now())
         if isinstance(hold, Hold):
             self.let_go_lost(hold)
@@ -234,16 +234,16 @@ class Session(Table, ABC):
             raise
 
     def give_up_lost(self, hold: Hold[Any] | Holds[Any]) -> None:
-        """Let go of holds that were lost before their acquire returned: their owner never gets them."""
+        """Forget holds that were lost before their acquire returned: their owner never gets them."""
         for each in hold.each:
             if each.lost or self.dead is not None:
                 self.let_go_lost(each)
         self.acknowledge(hold.each)
 
     def acknowledge(self, holds: Iterable[Hold[Any]]) -> None:
-        """Tell the daemon of each of holds that was unlocked by force and that its owner has released completely.
+        """Report to the daemon each of holds that was unlocked by force and that its owner has released completely.
 
-        Until then the daemon keeps the key closed to others. It answers not_held, for which nobody waits.
+        Until then the daemon keeps the key closed to others. It answers not_held, and no thread waits for that.
         """
         forced = list(filter(lambda hold: hold.lost == "forced" and hold.count <= 0, holds))
         with contextlib.suppress(LockError):
@@ -251,7 +251,7 @@ class Session(Table, ABC):
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | w.ALL)
 
     def finish(self, hold: Hold[Any], before: int, c: Call | None) -> None:
-        """Finish a release of which an interrupt left nobody knows what undone."""
+        """Finish a release that an interrupt has left at an unknown point."""
         with self._mu:
             if before > 1:
                 hold.count = before - 1
@@ -260,11 +260,11 @@ class Session(Table, ABC):
             lost = bool(hold.lost)
             self._drop(hold)
         with contextlib.suppress(LockError):
-            if not lost and (c is None or not c.sent):  # a second one would be for a hold that is gone
+            if not lost and (c is None or not c.sent):  # a second release would be for a hold that is gone
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
     def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[tuple[Call, Entries]]) -> None:
-        """Finish a release of several of which an interrupt left nobody knows what undone."""
+        """Finish a release of several that an interrupt has left at an unknown point."""
         with self._mu:
             if count > 1:
                 holds.count = count - 1
@@ -279,7 +279,7 @@ class Session(Table, ABC):
     # ---- replies and pushes ----
 
     def feed(self, data: bytes) -> None:
-        """Take in what was read: every whole message of it. An error ends the connection."""
+        """Handle every complete message of the data that was read. An error ends the connection."""
         self.heard = time.monotonic()
         if self._rest:
             data = self._rest + data
@@ -308,7 +308,7 @@ class Session(Table, ABC):
             elif c.entries:
                 w.codes(m, c.entries)
             else:
-                w.numbers(m, 1)  # every other success that we ask for begins with one
+                w.numbers(m, 1)  # every other success that this client asks for begins with a number
             c.reply = m
             c.done = True
             c.wake()
@@ -318,7 +318,7 @@ class Session(Table, ABC):
             self._pending.pop(m[1], None)  # last: until here c would end with the connection
 
     def _canceled(self, cancel: Call) -> None:
-        """Forget an answered cancel, so that its owner may ask again; mu is held."""
+        """Forget an answered cancel, so that its owner may ask again. The caller has mu."""
         for entry in list(filter(lambda entry: entry[1] is cancel, self._cancels.items())):
             del self._cancels[entry[0]]
 
@@ -339,14 +339,14 @@ class Session(Table, ABC):
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 
     def give_back_late(self) -> None:
-        """Send one thing that is due: the release of what was granted to nobody, or a sign of life."""
+        """Send one thing that is due: the release of an unwanted grant, or a ping."""
         try:
             hold = self._late.popleft()
             if hold is None:
                 self.send(Call(w.PING))
             else:
                 self.give_back(hold)
-        except (LockError, IndexError):  # IndexError: somebody else was quicker
+        except (LockError, IndexError):  # IndexError: another thread was quicker
             pass
         except BaseException as e:
             self.interrupted(e)
@@ -355,12 +355,12 @@ class Session(Table, ABC):
     # ---- loss ----
 
     def lapse(self, holds: Iterable[Hold[Any]], now: int) -> None:
-        """End those of the holds that are past their validity, and release them."""
+        """End the holds that are past their validity, and release them."""
         try:
             with self._mu:
                 lapsed = [(hold, self._lapse(hold, now)) for hold in holds]
             for hold, count in lapsed:
-                for _ in range(count):  # or the daemon would go on renewing it for nobody
+                for _ in range(count):  # otherwise the daemon would continue to renew it
                     self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
         except LockError:
             pass
@@ -373,8 +373,8 @@ class Session(Table, ABC):
     def die(self, why: LockError, *, quiet: bool = False) -> None:
         """End the connection: every call fails, every hold is lost. Idempotent; does not block."""
         if self.dead is None:
-            self.quiet = quiet  # whoever of several gets to the holds first
-            self.dead = why  # from here on nothing is owned, so that others may be let in
+            self.quiet = quiet  # set by the first of several threads
+            self.dead = why  # from here on nothing is owned, so that others may get the locks
         self.cut()
         with self._mu:
             for hold in list(self._holds.values()):
@@ -387,17 +387,17 @@ class Session(Table, ABC):
                 c.wake()
 
     def interrupted(self, e: BaseException) -> None:
-        """End the connection, since nobody can know what is held on it."""
+        """End the connection, because it is not known what is held on it."""
         self.die(ConnectionLost(f"interrupted by {type(e).__name__}"))
 
     def gone(self) -> LockError:
-        """Make an error of our own from what the connection died of."""
+        """Make an error from the one that has ended the connection."""
         why = self.dead
         cls = type(why) if isinstance(why, (ProtocolError, Unavailable)) else ConnectionLost
         return cls(str(why))
 
     def forget(self) -> None:
-        """Forget everything in a child process: nothing here is its own. Takes no lock."""
+        """Forget everything in a child process, which owns nothing here. Takes no lock."""
         self.dead = ConnectionLost("the connection belongs to the parent process")
         self._forget_holds()
         self._pending.clear()

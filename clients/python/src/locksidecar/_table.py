@@ -1,7 +1,7 @@
-"""What is held on one connection, and how long it may be believed. No I/O.
+"""The holds of one connection, and for how long they are valid. No I/O.
 
-A hold ends in four ways: its owner lets go of it, it is called lost, its stated validity passes, the
-connection ends. All of them are here; what is to be sent then is the session's.
+A hold ends in one of four ways: its owner releases it, it is reported lost, its stated validity ends, or the connection
+ends. All of them are here. The session sends what follows from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entries = Sequence[tuple[str, int]]  # of a release-many: keys and fences
-Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or an acquire that waits
+Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
 
@@ -34,7 +34,7 @@ class Owners:
     """
 
     def __init__(self) -> None:
-        self.mu = threading.Lock()  # guards this and the state of every connection; never held while waiting
+        self.mu = threading.Lock()  # guards this and the state of every connection; never held during a wait
         # In the order of their requests. A tuple is replaced, never changed: reading one takes no lock.
         self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP
@@ -59,7 +59,7 @@ class Owners:
             if not waits or isinstance(who, int) or not first or first.by is None or first.by is by:
                 continue
             if first.end and first.by.handle() is None:
-                continue  # a fixed hold of a discarded handle: it ends by itself
+                continue  # a fixed hold of a discarded handle, which ends by itself
             state = "held" if first is entry else "waited for"
             unit = "thread" if isinstance(who(), threading.Thread) else "task"
             raise AlreadyHeld(
@@ -83,7 +83,7 @@ class Owners:
                 raise other.loss(reason)
 
     def ask(self, c: Call, waits: bool) -> None:
-        """Check and record an acquire that is about to be sent; mu is held."""
+        """Check and record an acquire that is about to be sent. The caller has mu."""
         assert c.hold is not None
         who, by = c.hold.each[0].who, c.hold.each[0].by
         if who is None:
@@ -95,7 +95,7 @@ class Owners:
                 self._add((hold.key, who), c)
 
     def enter(self, hold: Hold[Any], c: Call | None = None) -> None:
-        """Record a hold that was granted, in place of its request c; mu is held."""
+        """Record a hold that was granted, in place of its request c. The caller has mu."""
         if hold.who is not None:
             self._add((hold.key, hold.who), hold, c)
 
@@ -117,7 +117,7 @@ class Owners:
                 self.enter(hold)
 
     def leave(self, hold: Hold[Any]) -> None:
-        """Forget a hold; mu is held."""
+        """Forget a hold. The caller has mu."""
         at = hold.key, hold.who
         before = self._entries.get(at, ())
         if hold not in before:
@@ -158,19 +158,19 @@ class Table:
 
     def __init__(self, lost: Lost, owners: Owners) -> None:
         self.dead: LockError | None = None
-        self._lost = lost  # takes note only; with whether the client itself has ended it
+        self._lost = lost  # only records it, and whether the client itself has ended the hold
         self.owners = owners
         self._mu = owners.mu  # guards everything below
         self._holds: dict[tuple[str, int], Hold[Any]] = {}
         self._losses = 0
-        self._shift = 0  # nanoseconds from the daemon's clock to ours
-        # Granted to nobody: to be released; None for a sign of life.
+        self._shift = 0  # nanoseconds to add to the daemon's times
+        # Grants that nobody waits for, to be released; None for a ping.
         self._late: deque[Hold[Any] | Holds[Any] | None] = deque()
 
     # ---- what is granted ----
 
     def _grant(self, c: Call, hold: Hold[Any], m: w.Message) -> None:
-        """Take in the grant that answers c; mu is held."""
+        """Record the grant that answers c. The caller has mu."""
         fields = w.numbers(m, 6)
         if c.op == w.ACQUIRE:
             c.hold = hold = self._fresh(c, hold, fields[0])
@@ -181,8 +181,8 @@ class Table:
         self._state(hold, fields)
 
     def _grant_many(self, c: Call, holds: Holds[Any], m: w.Message) -> None:
-        """Take in the grants that answer c; mu is held."""
-        rows = w.grants(m, len(holds.each))  # all are looked at before one is taken in
+        """Record the grants that answer c. The caller has mu."""
+        rows = w.grants(m, len(holds.each))  # all are checked before one is recorded
         holds.each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(holds.each, rows, strict=True))
         holds.count = 1
         if c.abandoned:
@@ -191,12 +191,12 @@ class Table:
             self._state(hold, row)
 
     def _fresh(self, c: Call, hold: Hold[Any], fence: int) -> Hold[Any]:
-        """Enter a hold that was granted by c, and return it, or another one of the same owner that came first."""
+        """Record a hold that was granted by c. Return it, or another one of the same owner that came first."""
         same = self._holds.get((hold.key, hold.owner))
         if same is not None and same.fence == fence:  # another thread asked as the same owner
             hold = same
         elif not c.abandoned:
-            if same is not None:  # it was lost, or there would be no other fence
+            if same is not None:  # it was lost, otherwise there would be no other fence
                 self._lose(same, "gone")
             self._holds[hold.key, hold.owner] = hold
             self.owners.enter(hold, c)
@@ -207,14 +207,14 @@ class Table:
 
     def _state(self, hold: Hold[Any], fields: w.Message) -> None:
         _, _, deadline, _, end, _ = fields
-        if end:  # it never moves back, in whatever order replies come
+        if end:  # the end never moves back, in whatever order replies come
             hold.end = max(hold.end, end * w.MS + self._shift)
         hold.state(deadline * w.MS + self._shift)
 
     # ---- what its owner does with it ----
 
     def adopt(self, hold: Hold[Any] | Holds[Any], tell: Tell | None) -> bool:
-        """Begin to tell of the hold's loss, as it is its owner's now; false when it is not valid."""
+        """Begin to report the hold's loss, as its owner has it now; false if it is not valid."""
         if tell is None:
             return hold.owned()
         with self._mu:
@@ -231,7 +231,7 @@ class Table:
             return True
 
     def disown(self, hold: Hold[Any] | Holds[Any], tell: Tell) -> None:
-        """Tell of the hold's loss no more."""
+        """Report the hold's loss no more."""
         with self._mu:
             if isinstance(hold, Holds):
                 self._mute(hold, tuple(once for once in hold.tell if once.tell == tell))
@@ -239,7 +239,7 @@ class Table:
                 hold.tell = tuple(t for t in hold.tell if t != tell)
 
     def _mute(self, holds: Holds[Any], which: tuple[Once, ...]) -> None:
-        """Let tellers of holds fall silent; mu is held."""
+        """Silence the reports of holds. The caller has mu."""
         for once in which:
             once.told = True
         holds.tell = tuple(once for once in holds.tell if once not in which)
@@ -247,7 +247,7 @@ class Table:
             hold.tell = tuple(tell for tell in hold.tell if tell not in which)
 
     def reenter(self, hold: Hold[Any] | Holds[Any]) -> bool:
-        """Deepen a hold that is valid; false when it is not."""
+        """Count a re-entry of a valid hold; false if it is not valid."""
         with self._mu:
             if not hold.owned():
                 return False
@@ -255,13 +255,13 @@ class Table:
             return True
 
     def merge(self, kept: Holds[Any], holds: Holds[Any]) -> bool:
-        """Count a second grant of the same to the same owner with the first; false when that is not valid."""
+        """Add a second grant to the same owner to the first one; false if that is not valid."""
         with self._mu:
             if kept.conn is not self or not kept.owned():
                 return False
             kept.count += 1
             holds.count = 0
-            for hold in holds.each:  # the same as kept has
+            for hold in holds.each:  # the same holds as kept has
                 hold.count -= 1
             return True
 
@@ -306,7 +306,7 @@ class Table:
             return self._end_all(holds, before)
 
     def _end_all(self, holds: Holds[Any], before: Before) -> Entries:
-        """Give up the whole; mu is held."""
+        """End all counts. The caller has mu."""
         holds.count = 0
         self._mute(holds, holds.tell)
         gone: list[tuple[str, int]] = []
@@ -323,7 +323,7 @@ class Table:
         return gone
 
     def _drop(self, hold: Hold[Any]) -> None:
-        """Take a hold out of the table; mu is held."""
+        """Take a hold out of the table. The caller has mu."""
         hold.over = True
         if self._holds.get((hold.key, hold.owner)) is hold:
             del self._holds[hold.key, hold.owner]
@@ -333,7 +333,7 @@ class Table:
     # ---- loss ----
 
     def _lose(self, hold: Hold[Any], reason: str, quiet: bool = False) -> None:
-        """End a hold that was not released; mu is held."""
+        """End a hold that was not released. The caller has mu."""
         self._losses = hold.nth = self._losses + 1
         hold.lost = "closed" if quiet else reason
         self._drop(hold)
@@ -341,31 +341,31 @@ class Table:
             self._lost(hold, hold.loss(hold.lost), quiet)
 
     def _beat(self, until: int) -> None:
-        """Take in that everything is valid until then."""
+        """Record that every hold is valid until then."""
         with self._mu:
             for hold in self._holds.values():
                 hold.state(until)
 
     def soonest(self, most: float) -> float:
-        """Return the seconds until the first hold's stated validity is over, at most most."""
+        """Return the seconds until the first hold's stated validity ends, limited to most."""
         with self._mu:
             first = min((0 if h.out else h.valid for h in self._holds.values()), default=None)
         return most if first is None else min(most, (first - w.now()) / 1e9 + 0.001)
 
     def stale(self, now: int) -> list[Hold[Any]]:
-        """Return the holds of which the daemon has said nothing for too long, by what has been read."""
+        """Return the holds whose validity has run out, according to everything that was read."""
         with self._mu:
             return list(filter(lambda h: not h.lasts(now), self._holds.values()))
 
     def _lapse(self, hold: Hold[Any], now: int) -> int:
-        """End a hold if it is past its validity, and return its grants; mu is held."""
+        """End a hold if it is past its validity, and return its grants. The caller has mu."""
         if hold.over or hold.lasts(now):
             return 0
         self._lose(hold, hold.reason_at(now))
         return hold.grants
 
     def _forget_holds(self) -> None:
-        """Forget everything in a child process: nothing here is its own. Takes no lock."""
+        """Forget everything in a child process, which owns nothing here. Takes no lock."""
         self._mu, self.owners = threading.Lock(), Owners()
         for hold in list(self._holds.values()):
             hold.lost, hold.over = "fork", True

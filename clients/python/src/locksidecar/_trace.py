@@ -1,4 +1,4 @@
-"""Where in a trace an acquire stands. No I/O."""
+"""The trace context of an acquire. No I/O."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def current() -> str | None:
     A program that has not imported OpenTelemetry has none, so it is not imported for this.
     """
     api = sys.modules.get("opentelemetry.trace")
-    span = getattr(api, "get_current_span", None)  # it may just be being imported
+    span = getattr(api, "get_current_span", None)  # it may be being imported just now
     if span is None:
         return None
     context = span().get_span_context()

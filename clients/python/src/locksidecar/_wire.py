@@ -39,7 +39,7 @@ NAMES: Final = 1  # flag of an inspect: names the holders on any host
 
 VERSION: Final = 1
 HEADER: Final = 4
-MAX_FRAME: Final = 65536  # before a welcome has said otherwise
+MAX_FRAME: Final = 65536  # before a welcome has stated another limit
 MAX_KEYS: Final = 1024  # of an acquire-many, or a release-many
 MAX_PERMITS: Final = 10_000  # of a semaphore
 MAX_WAIT: Final = 1 << 40  # milliseconds
@@ -80,11 +80,11 @@ def nested(values: tuple[Any, ...], level: int) -> None:
 
 
 def unpack(payload: bytes | memoryview) -> Message:
-    """Return a payload's values; what cannot be read is a ProtocolError.
+    """Return a payload's values; ProtocolError if it cannot be read.
 
-    Lengths are bounded by the payload's own: a header that claims more is refused before
-    anything is allocated. Appended fields may be of any type, so maps become pairs (their keys
-    may be anything) and text that is not UTF-8 is no fault.
+    The payload's own length bounds all lengths: a header that claims more is refused before anything is allocated.
+    Appended fields may be of any type, so maps become pairs, because their keys may be of any type. For the same
+    reason, text that is not UTF-8 is accepted.
     """
     try:
         values = msgpack.unpackb(
@@ -110,7 +110,7 @@ def unpack(payload: bytes | memoryview) -> Message:
 
 
 def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
-    """Yield each whole message at the front of data, and where the next begins."""
+    """Yield each complete message at the front of data, and the position of the next one."""
     at, end = 0, len(data)
     while True:
         if end - at < HEADER:
@@ -128,7 +128,7 @@ def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
 
 
 def numbers(m: Message, count: int) -> Message:
-    """Return the first count fields behind code and id, which have to be numbers from 0 on."""
+    """Return the first count fields after code and id, which must be numbers from 0 on."""
     fields = m[2 : 2 + count]
     if len(fields) != count:
         raise ProtocolError("message is too short")
@@ -139,7 +139,7 @@ def numbers(m: Message, count: int) -> Message:
 
 
 def grants(m: Message, count: int) -> list[Message]:
-    """Return the grants of an acquire-many, which have to be so many."""
+    """Return the grants of an acquire-many, which must be so many."""
     rows = m[2] if len(m) > 2 else ()
     if type(rows) is not tuple or len(rows) != count or any(type(row) is not tuple for row in rows):
         raise ProtocolError(f"there are not {count} grants")
@@ -147,7 +147,7 @@ def grants(m: Message, count: int) -> list[Message]:
 
 
 def codes(m: Message, count: int) -> Message:
-    """Return the codes of a release-many, which have to be so many."""
+    """Return the codes of a release-many, which must be so many."""
     found = m[2] if len(m) > 2 else ()
     if type(found) is not tuple or len(found) != count or any(type(c) is not int or not 0 <= c <= 255 for c in found):
         raise ProtocolError(f"there are not {count} codes")
@@ -155,7 +155,7 @@ def codes(m: Message, count: int) -> Message:
 
 
 def text(m: Message, at: int = 2) -> str:
-    """Return the text at a place of a message."""
+    """Return the text at an index of a message."""
     if len(m) <= at or type(m[at]) is not str:
         raise ProtocolError("text is missing")
     return str(m[at])
@@ -181,7 +181,7 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def check_key(key: str) -> str:
-    """Return key if it is one: 1 to 512 bytes of UTF-8 without control characters."""
+    """Return key if it is valid: 1 to 512 bytes of UTF-8 without control characters."""
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}")
     try:
@@ -208,7 +208,7 @@ def check_keys(keys: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_permits(permits: int) -> int:
-    """Return how many permits a semaphore has if it can have them: 1 to 10,000."""
+    """Return the number of permits if it is valid: 1 to 10,000."""
     if not isinstance(permits, int) or isinstance(permits, bool):
         raise TypeError(f"permits are counted by an int, not {type(permits).__name__}")
     if not 1 <= permits <= MAX_PERMITS:
@@ -217,19 +217,19 @@ def check_permits(permits: int) -> int:
 
 
 def clip(name: str) -> str:
-    """Return what fits of a name or label: 128 bytes of UTF-8."""
+    """Return the part of a name or label that fits: 128 bytes of UTF-8."""
     return name.encode(errors="replace")[:128].decode(errors="ignore")
 
 
 def program(name: str | None) -> str:
-    """Return who connects: name, else the program's."""
+    """Return the client's name: name, or else the program's."""
     if name is not None:
         return name
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
 class Seconds(float):
-    """A duration that is surely in seconds, however long: check_unit does not warn of it."""
+    """A duration that is certainly in seconds, however long: check_unit does not warn of it."""
 
 
 def to_ttl(ttl: float | None) -> int:
@@ -243,7 +243,7 @@ def to_ttl(ttl: float | None) -> int:
 
 
 def to_wait(blocking: bool, timeout: float | None) -> int:
-    """Return the wait in milliseconds, with the manners of threading.Lock."""
+    """Return the wait in milliseconds, with the rules of threading.Lock."""
     if timeout is None or timeout == -1:
         return -1 if blocking else 0
     if not blocking:
@@ -255,7 +255,7 @@ def to_wait(blocking: bool, timeout: float | None) -> int:
 
 
 def check_unit(seconds: float, name: str) -> None:
-    """Warn of a duration above an hour: the caller may have meant milliseconds."""
+    """Warn of a duration of more than an hour: the caller may have meant milliseconds."""
     if _HOUR < seconds < math.inf and not isinstance(seconds, Seconds):
         warnings.warn(
             f"{name}={seconds:g} is in seconds: {seconds / _HOUR:.3g} hours. Milliseconds would be {seconds / 1000:g}",
@@ -275,8 +275,8 @@ def outside(depth: int = 1) -> tuple[FrameType, int]:
     return frame, level
 
 
-# The daemon's clock counts the time that a machine sleeps. CLOCK_MONOTONIC does so too where
-# there is no CLOCK_BOOTTIME (macOS).
+# The daemon's clock counts the time that a machine sleeps. On systems without CLOCK_BOOTTIME (macOS), CLOCK_MONOTONIC
+# does so, too.
 if sys.platform == "linux":
     CLOCK: Final = time.CLOCK_BOOTTIME
 else:
@@ -291,11 +291,11 @@ def now() -> int:
 
 
 def shift(t0: int, daemon: int, t1: int) -> int:
-    """Return what to add to the daemon's times to have ours, all in milliseconds.
+    """Return the offset from the daemon's times to the times of this process, in milliseconds.
 
-    t0 and t1 are our clock before hello and after welcome, daemon is the welcome's time. Where
-    the two are not surely one clock the result is never too late: the daemon's time was read
-    after t0, and was rounded down by less than 1.
+    t0 and t1 are the times of this process before hello and after welcome, and daemon is the time in the welcome. If
+    the two clocks may differ, the result is never too late: the daemon's time was read after t0, and was rounded down
+    by less than 1.
     """
     if t0 <= daemon <= t1 and t1 - t0 <= 100:
         return 0

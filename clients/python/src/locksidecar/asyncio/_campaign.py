@@ -1,8 +1,8 @@
 """A campaign of an election for tasks, from start to stop.
 
-The campaign is one task (run's own, or that of start): it asks for the lock, ends on_elected, has on_lost called,
-and releases. A cancellation of it is a stop: it is taken note of, what has begun is brought to its end in order,
-and then it goes on its way.
+The campaign is one task (that runs run, or that start made): it acquires the lock, ends on_elected, calls on_lost, and
+releases. A cancellation of the task is a stop. It is recorded, the campaign ends in order, and then the cancellation is
+raised.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Over(asyncio.Event):
         self._over = over
 
     def is_set(self) -> bool:
-        """Tell whether the term is over at this very moment."""
+        """Tell whether the term is over now."""
         return super().is_set() or self._over()
 
     async def wait(self) -> Literal[True]:
@@ -46,14 +46,14 @@ class Over(asyncio.Event):
 
 
 class Term(BaseTerm):
-    """One time of being the leader, given to on_elected and on_lost. May be asked in another thread too."""
+    """One time of being the leader, which on_elected and on_lost get. Other threads may use it, too."""
 
     def __init__(self, hold: Hold[Conn]) -> None:
         super().__init__(hold)
         self._loop = hold.conn.loop
         self._begun = False
         self.lost: Final = Over(self._over)
-        """An event to wait for and to ask: the term is over, because the lock was lost or is being given up."""
+        """An event that is set when the term is over, because the lock was lost or is being released."""
 
     def _here(self) -> bool:
         return asyncio._get_running_loop() is self._loop
@@ -77,7 +77,7 @@ class Campaign(BaseCampaign):
         self._on_lost = on_lost
         self._cancel = cancel
         self._by = by
-        self._election = by.handle()  # kept alive: its terms must not look like those of a discarded handle
+        self._election = by.handle()  # kept alive: its terms must not look like terms of a discarded handle
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop = client._here()
@@ -88,7 +88,7 @@ class Campaign(BaseCampaign):
         self.cancelled: asyncio.CancelledError | None = None
 
     def wake(self) -> None:
-        """Let the campaign look again."""
+        """Make the campaign check again."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._woken.set()
 
@@ -103,7 +103,7 @@ class Campaign(BaseCampaign):
         return {self.task, *self._callbacks}
 
     def _interrupted(self, e: asyncio.CancelledError) -> None:
-        """Take note of a cancellation."""
+        """Record a cancellation."""
         self.cancelled = self.cancelled or e
         self.stopping = True
 
@@ -117,7 +117,7 @@ class Campaign(BaseCampaign):
         self._woken.clear()
 
     async def run(self) -> None:
-        """Campaign to the end. Keeps what ended it, cancellations too; raises only what ends the loop."""
+        """Campaign to the end. Keeps the error that ended it, also a cancellation; raises only what ends the loop."""
         self.begun = True
         try:
             self._client._notifier.needed = True  # so that silence is noticed soon
@@ -135,7 +135,7 @@ class Campaign(BaseCampaign):
             self.ended.set()
 
     async def _win(self, pauses: Pauses) -> Hold[Conn] | None:
-        """Make one attempt, which may take for ever; without success, wait a little."""
+        """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
         client, began = self._client, time.monotonic()
         hold = None
         try:
@@ -173,14 +173,14 @@ class Campaign(BaseCampaign):
             if conn.adopt(hold, Note(self.wake)):
                 conn.watch(hold)
                 return hold
-            conn.give_up(hold)  # it was over before we came to it
+            conn.give_up(hold)  # the hold was over before this task ran
             return None
         except BaseException:
             conn.withdraw(call)
             raise
 
     async def _lead(self, hold: Hold[Conn]) -> None:
-        """Lead for as long as it lasts; raises what a callback has raised."""
+        """Lead until the term is over. Raises the error of a callback."""
         self.term = term = Term(hold)
         elected = self._task(self._elect(term))
         while self.lasts(term):
@@ -195,7 +195,7 @@ class Campaign(BaseCampaign):
         while self._callbacks:
             try:
                 await asyncio.wait(self._callbacks)
-            except asyncio.CancelledError as e:  # the lock has to be kept until they have ended
+            except asyncio.CancelledError as e:  # the lock has to be kept until the callbacks have ended
                 self._interrupted(e)
         self.term = None
         await self._release(hold)
@@ -222,7 +222,7 @@ class Campaign(BaseCampaign):
         except Exception as e:
             if not term._expected(e):
                 term._failure = e
-        except BaseException as e:  # SystemExit, say, which ends the loop too
+        except BaseException as e:  # such as SystemExit, which also ends the loop
             term._failure = e
             raise
         finally:
@@ -244,11 +244,11 @@ class Campaign(BaseCampaign):
             hold.conn.give_up(hold)
             return
         try:
-            for c in hold.conn.release(hold):  # this has released; what is left is to wait
+            for c in hold.conn.release(hold):  # this has released; the rest only waits
                 reply = await hold.conn.answer(c)
                 if reply[0] != OK:
                     _log.info("election %r: the release was answered %s", self._key, w.text(reply))
         except asyncio.CancelledError as e:
             self._interrupted(e)
-        except LockError as e:  # it has been sent, or the connection has ended, which is release too
+        except LockError as e:  # the release has been sent, or the connection has ended, which also releases
             _log.info("election %r: %s", self._key, e)

@@ -50,14 +50,14 @@ class Client:
         timeout: float = 5.0,
         trace: Trace | None = current,
     ) -> None:
-        """Name the daemon's socket, and who we are in its lists. Needs no running loop.
+        """Set the daemon's socket, and the name of this client in the daemon's lists. Needs no running loop.
 
-        path: by default LOCKSIDECAR_SOCKET, else where the daemon listens by default.
-        name, label: who connects, for people; by default the program's name.
-        timeout: how long the daemon may take to answer, beyond any wait that was asked for.
-        trace: returns the traceparent (W3C Trace Context) under which an acquire stands, or None; asked by whoever
-            acquires, at each. By default that of OpenTelemetry's current span, if the program uses it; trace=None says
-            nothing.
+        path: by default LOCKSIDECAR_SOCKET, or else the daemon's default path.
+        name, label: names for people; by default the program's name.
+        timeout: how long the daemon may take to answer, in addition to the wait of an acquire.
+        trace: a function that returns the traceparent (W3C Trace Context) of an acquire, or None. The acquiring task
+        calls it for each acquire. By default it returns OpenTelemetry's current span, if the program uses that. With
+        trace=None no acquire has a traceparent.
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
@@ -68,13 +68,14 @@ class Client:
         self._timeout = timeout
         self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
-        self._forgotten: weakref.finalize[[Conn], Client] | None = None  # ends the connection when we are thrown away
+        # ends the connection when the client is garbage collected
+        self._forgotten: weakref.finalize[[Conn], Client] | None = None
         self._reset()
         self._closed = False
         _clients.add(self)
 
     def _reset(self) -> None:
-        """Begin anew, in a new process too: nothing of the old is used, its locks least of all."""
+        """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
         self._mu = threading.Lock()  # guards the first use
         self._loop: asyncio.AbstractEventLoop | None = None
         self._conn: Conn | None = None
@@ -97,14 +98,14 @@ class Client:
         """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
 
         ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process; without, it ends
-            by itself after ttl, unless it is extended.
-        shared: together with other shared holders.
+        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
+        after ttl, unless it is extended.
+        shared: other shared holders may hold the lock at the same time.
         timeout: how long ``async with`` waits; -1 without bound.
-        owner: by default the handle and the task together are the owner. "handle": the handle alone, for a lock
-            that another task releases. A number below 2**32: all handles of the client with this number.
-        on_lost: called with a LostError, on the loop, when the lock is lost. May be a coroutine
-            function; it then runs as a task of the client's.
+        owner: by default the handle and the task together are the owner. "handle": the handle alone, for a lock that
+        another task releases. A number below 2**32: all handles of the client with this number.
+        on_lost: called with a LostError, on the loop, when the lock is lost. If it is a coroutine function, it runs as
+        a task of the client.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
 
@@ -121,8 +122,8 @@ class Client:
     ) -> Locks:
         """Return a handle for several locks, which are acquired together: all or none.
 
-        keys: 1 to 1,024, none twice; Invalid otherwise. In whichever order they are named, no two
-            callers wait for each other for ever.
+        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
+        each other.
         on_lost: called once, with the LostError of the first lock that is lost.
 
         The rest is as for lock.
@@ -140,15 +141,15 @@ class Client:
         owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Semaphore:
-        """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
+        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
 
-        permits: 1 to 10,000; Invalid otherwise. Everybody has to say the same number.
-        owner: a number below 2**32 for permits that pass between tasks: whoever uses this handle gives back the
-            newest. By default a task has its own.
-        on_lost: called for each permit that is lost. Its owner is a number of the client's.
+        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
+        owner: "handle", or a number below 2**32, for permits that pass between tasks: every user of this handle can
+        release the newest permit. By default each task has its own permits.
+        on_lost: called for each permit that is lost. The client chooses the number of its owner.
 
-        The rest is as for lock. A semaphore and a lock of the same key have nothing to do with each
-        other. Unsupported, when it is acquired, where the store has none.
+        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
+        if the store has no semaphores.
         """
         return Semaphore(self, key, permits, ttl, renew, False, timeout, owner, on_lost)
 
@@ -164,15 +165,15 @@ class Client:
         """Return a candidate for leadership. Nothing is sent yet: start, run or ``async with`` begin its campaign.
 
         on_elected: called with each term that begins; see Election.
-        on_lost: called with the term and a reason once for each of them, when it is over.
-        ttl: the length of the lease; by default the daemon's. It bounds for how long nobody leads after the leader's
-            host has gone; that of a leader whose process has ended is given up at once.
+        on_lost: called once for each term when it is over, with the term and a reason.
+        ttl: the length of the lease; by default the daemon's. It bounds the time without a leader after the leader's
+        host has failed. If only the leader's process has ended, the lock is released at once.
         cancel: on_elected's task is cancelled when its term is over.
         """
         return Election(self, key, on_elected, on_lost, ttl, cancel)
 
     async def ping(self) -> float:
-        """Ask the daemon for a sign of life and return how long it took."""
+        """Ping the daemon, and return how long the answer took."""
         start = time.monotonic()
         await self._ask(w.PING)
         return time.monotonic() - start
@@ -180,8 +181,8 @@ class Client:
     async def close(self) -> None:
         """End the connection: the daemon releases everything that is held on it. Idempotent.
 
-        What waits fails with ConnectionLost. The release is made by the call's first step, and not
-        undone when it is cancelled.
+        Waiting requests fail with ConnectionLost. The call's first step releases, and a cancellation does not undo
+        that.
         """
         if self._loop is not None:
             self._here()
@@ -192,7 +193,7 @@ class Client:
         if conn is not None:
             conn.die(ConnectionLost("the client is closed"), quiet=True)
             if not conn.ended.done():
-                await asyncio.wait([conn.ended])  # not cancelled with us
+                await asyncio.wait([conn.ended])  # not cancelled together with this task
         await self._notifier.stop()
 
     aclose = close
@@ -207,7 +208,7 @@ class Client:
         raise TypeError("a Client cannot be copied or sent to another process: make one there")
 
     def _here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop, which has to be ours."""
+        """Return the running loop, which must be the client's."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._move(loop)
@@ -226,7 +227,7 @@ class Client:
     async def _ask(self, op: int, *fields: object) -> w.Message:
         try:
             reply = await (await self._connect(time.monotonic())).call(op, *fields)
-        except ConnectionLost:  # we may have been the first to notice; it changes nothing, so ask again
+        except ConnectionLost:  # perhaps this task was the first to notice; nothing has changed, so ask again
             reply = await (await self._connect(time.monotonic())).call(op, *fields)
         if reply[0] != OK:
             raise error(reply[0], w.text(reply))
@@ -242,10 +243,10 @@ class Client:
         return conn if conn is not None and conn.ready and conn.dead is None else None
 
     async def _connect(self, until: float) -> Conn:
-        """Return the connection, made if need be; attempts go on until the monotonic clock says until.
+        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock.
 
-        One task makes it while the others wait for their turn, so that cancelling any of them
-        leaves the others a working client and no task behind.
+        One task makes it while the others wait for their turn. So if any of them is cancelled, the others still have a
+        working client, and no task is left behind.
         """
         self._here()
         if (conn := self._live()) is not None:
@@ -285,7 +286,7 @@ class Client:
 
 
 def _abandon(conn: Conn) -> None:
-    """End the connection of a client that was thrown away, in whatever thread that is noticed."""
+    """End the connection of a client that was garbage collected, in any thread."""
     try:
         conn.loop.call_soon_threadsafe(conn.abandon)
     except RuntimeError:  # the loop is closed
@@ -293,19 +294,19 @@ def _abandon(conn: Conn) -> None:
 
 
 class _Notifier:
-    """Tells of lost locks, on the loop; runs what of that is a coroutine."""
+    """Reports lost locks, on the loop. A report that is a coroutine runs as a task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
-        self.needed = False  # somebody is to be told of losses
+        self.needed = False  # there is a report to make for a loss
 
     def every(self) -> float:
-        """Return after how many seconds a connection looks for holds that lapsed in silence."""
+        """Return after how many seconds a connection checks for holds whose validity has run out."""
         return 1.0 if self.needed else 10.0
 
     def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Take note of a loss; quiet when it is our own end."""
+        """Record a loss; quiet if this client itself has ended the connection."""
         for tell in hold.tell:
             if isinstance(tell, Note):
                 tell(why)
@@ -330,7 +331,7 @@ class _Notifier:
             _log.exception("on_lost failed for lock %r", why.key)
 
     async def stop(self) -> None:
-        """Cancel what still runs, and wait for it; the caller's own task excepted."""
+        """Cancel the tasks that still run, except the caller's own, and wait for them."""
         left = self._tasks - {asyncio.current_task()}
         for task in left:
             task.cancel()
@@ -339,7 +340,7 @@ class _Notifier:
 
 
 def _after_fork() -> None:
-    """Forget, in a child process, what belongs to its parent."""
+    """Forget, in a child process, everything that belongs to the parent."""
     after_fork()
     for client in list(_clients):
         client._reset()

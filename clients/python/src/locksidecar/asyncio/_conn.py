@@ -1,11 +1,11 @@
 """One connection to the daemon on an event loop.
 
-The transport reads; every read is taken in whole before anybody else runs. So no request is ever half
-sent or half answered when a task is cancelled: cancelling a wait leaves a request of which the
-connection knows everything, to be withdrawn.
+The transport reads, and every read is handled completely before another task runs. So no request is ever half sent or
+half answered when a task is cancelled. A cancelled wait leaves a request of which the connection knows everything, so
+that it can be withdrawn.
 
-One alarm a connection looks after all that time ends: answers that do not come, and holds of which the
-daemon has said nothing. It rings seldom: a request pays for a comparison, not for a timer.
+Each connection has one alarm for everything that depends on time: missing answers, and holds whose validity runs out.
+It rarely rings, because a request costs a comparison and not a timer.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from .._table import Entries, Lost, Owners
 
 H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
 
-_open: Final[set[Conn]] = set()  # those that have a descriptor
-_parents: Final[list[Conn]] = []  # in a forked child; never taken down, for the loop is the parent's too
+_open: Final[set[Conn]] = set()  # connections that have a descriptor
+_parents: Final[list[Conn]] = []  # in a forked child; never closed, because the parent also uses the loop
 
 
 class Asked(Call):
@@ -43,10 +43,10 @@ class Asked(Call):
         super().__init__(op, hold, entries=len(what))
         self.future = future
         self.what = what  # of a release-many
-        self.limit = math.inf  # of the monotonic clock: until when to wait
+        self.limit = math.inf  # until when to wait, by the monotonic clock
 
     def wake(self) -> None:
-        """Wake the task, should it still wait."""
+        """Wake the task, if it still waits."""
         try:
             if not self.future.done():
                 self.future.set_result(None)
@@ -88,9 +88,9 @@ class Conn(Session, asyncio.Protocol):
         try:
             while self.dead is None:
                 try:
-                    self._sock.connect(path)  # at once or never, on a Unix socket
+                    self._sock.connect(path)  # immediate on a Unix socket
                     break
-                except BlockingIOError:  # more than the daemon has come to accept
+                except BlockingIOError:  # the daemon's backlog is full
                     if time.monotonic() >= limit:
                         raise
                     await asyncio.sleep(0.01)
@@ -106,10 +106,10 @@ class Conn(Session, asyncio.Protocol):
         except BaseException as e:
             self._opening = False
             self.die(ConnectionLost(f"not connected: {type(e).__name__}"))
-            self._sock.close()  # uvloop's transport, cancelled while it was made, tells nobody of its end
+            self._sock.close()  # a transport of uvloop that was cancelled while it was made reports no end
             self._closed()
             if self._welcome.done() and not self._welcome.cancelled():
-                self._welcome.exception()  # seen
+                self._welcome.exception()  # marks the exception as retrieved
             raise
         finally:
             alarm.cancel()
@@ -123,7 +123,7 @@ class Conn(Session, asyncio.Protocol):
         return self._welcome is None
 
     async def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
-        """Send one request and return its reply; an error when there is none in time."""
+        """Send one request and return its reply; an error if there is none in time."""
         return await self.answer(self.ask(op, *fields, hold=hold))
 
     def ask(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> Asked:
@@ -133,19 +133,19 @@ class Conn(Session, asyncio.Protocol):
         return c
 
     async def answer(self, c: Asked) -> w.Message:
-        """Wait for the reply; an error when there is none in time."""
+        """Wait for the reply; an error if there is none in time."""
         await self.wait(c, time.monotonic() + self.timeout)
         return c.reply
 
     def send(self, c: Call, *fields: object) -> None:
-        """Send a request; what the kernel does not take at once goes when it does."""
+        """Send a request. The rest that the kernel does not accept at once is sent later."""
         self._write(self.enter(c, fields))
         c.sent = True
 
     async def wait(self, c: Asked, limit: float | None) -> None:
-        """Wait until the reply is there; Unavailable when the monotonic clock has reached limit.
+        """Wait until the reply has come; Unavailable if the monotonic clock has reached limit.
 
-        Raises what the connection died of.
+        Raises the error that has ended the connection.
         """
         if not c.done:
             c.limit = math.inf if limit is None else limit
@@ -159,10 +159,10 @@ class Conn(Session, asyncio.Protocol):
     async def acquire(
         self, c: Asked, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
     ) -> H | None:
-        """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
+        """Request a hold, or several, with c. Return it, or another hold of the same owner that came first.
 
-        None when it is held by somebody else; any other end is an error. An exception other than an
-        answer, a cancellation too, leaves c to be withdrawn.
+        None if another owner holds it; anything else is an error. After an exception that is not an answer, such as a
+        cancellation, the caller has to withdraw c.
         """
         while (cancel := self.unsettled(hold)) is not None:
             assert isinstance(cancel, Asked)
@@ -179,14 +179,14 @@ class Conn(Session, asyncio.Protocol):
         return Asked(w.CANCEL, self.loop.create_future())
 
     def release(self, hold: Hold[Conn]) -> list[Asked]:
-        """Give up one count; for the last one tell the daemon, and return what it has to answer."""
+        """Release one count. For the last one tell the daemon, and return the requests that it has to answer."""
         if not self.let_go(hold):
             return []
         # More than one grant only if a task asked twice at once.
         return [self.ask(w.RELEASE, hold.key, hold.owner, hold.fence, 0) for _ in range(max(1, hold.grants))]
 
     def release_many(self, holds: Holds[Conn]) -> list[Asked]:
-        """Give up one count of the whole; for the last one tell the daemon, and return what it has to answer."""
+        """Release one count of all. For the last one tell the daemon, and return the requests that it has to answer."""
         calls: list[Asked] = []
         for entries in w.batches(self.let_go_all(holds, []) or (), self.max_frame):
             calls.append(Asked(w.RELEASE_MANY, self.loop.create_future(), what=entries))
@@ -194,13 +194,13 @@ class Conn(Session, asyncio.Protocol):
         return calls
 
     def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
-        """Look after the hold's validity from now on."""
+        """Check the hold's validity from now on."""
         self._arm(time.monotonic() + min(self._every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
 
     # ---- the transport ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+        self._transport = cast(asyncio.Transport, transport)  # a transport of uvloop is one only by its methods
         if self.dead is not None:
             self._transport.abort()
 
@@ -229,7 +229,7 @@ class Conn(Session, asyncio.Protocol):
         self._closed()
 
     def pause_writing(self) -> None:
-        """Bound what is kept for a daemon that does not read: by time."""
+        """Bound the time for which data is kept for a daemon that does not read."""
         self._stuck = self.loop.call_later(
             self.timeout, self.die, ConnectionLost("cannot write to the daemon: it does not read")
         )
@@ -244,7 +244,7 @@ class Conn(Session, asyncio.Protocol):
         self._transport.write(data)
 
     def catch_up(self) -> None:
-        """Take in what has arrived while the loop was busy elsewhere; does not block."""
+        """Handle the data that has arrived while the loop was busy. Does not block."""
         if self.dead is not None or self._transport is None:
             return
         try:
@@ -262,7 +262,7 @@ class Conn(Session, asyncio.Protocol):
     # ---- the alarm ----
 
     def _arm(self, at: float) -> None:
-        """Let the alarm ring then, unless it rings before."""
+        """Set the alarm to a time, unless it is set to an earlier one."""
         if at >= self._alarm_at or self.dead is not None:
             return
         if self._alarm is not None:
@@ -274,7 +274,7 @@ class Conn(Session, asyncio.Protocol):
         self._alarm, self._alarm_at = None, math.inf
         now = w.now()
         if self.stale(now):
-            self.catch_up()  # what has arrived counts
+            self.catch_up()  # data that has arrived counts
             self.lapse(self.stale(now), now)
         at, soonest = time.monotonic(), math.inf
         with self._mu:
@@ -286,7 +286,7 @@ class Conn(Session, asyncio.Protocol):
                     c.wake()
                 if not c.future.done():
                     soonest = min(soonest, c.limit, at + self.step)
-        if soonest < math.inf and self._stuck is None:  # a ping behind what the daemon has not read says nothing
+        if soonest < math.inf and self._stuck is None:  # a ping after data that the daemon has not read shows nothing
             self.listen(self.catch_up)
         if self._holds:
             soonest = min(soonest, at + max(0.0, self.soonest(self._every())))
@@ -296,7 +296,7 @@ class Conn(Session, asyncio.Protocol):
     # ---- the end ----
 
     def cut(self) -> None:
-        """End the connection on the wire, now: the loop may be long in coming to it."""
+        """End the connection now, because the loop may not run for a long time."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -318,13 +318,13 @@ class Conn(Session, asyncio.Protocol):
             self.ended.set_result(None)
 
     def abandon(self) -> None:
-        """End the connection of a client that is gone."""
+        """End the connection of a client that was garbage collected."""
         if self.dead is None:
             warnings.warn("unclosed locksidecar.asyncio.Client", ResourceWarning, stacklevel=2)
         self.die(ConnectionLost("the client is gone"))
 
     def forked(self) -> None:
-        """Part a child process from the parent's connection; the loop, which both have, is left alone."""
+        """Detach a child process from the parent's connection. The loop, which both have, is left alone."""
         self.forget()
         fd = self._sock.detach()  # close would leave it open while uvloop counts on it
         if fd >= 0:
@@ -333,7 +333,7 @@ class Conn(Session, asyncio.Protocol):
 
 
 def after_fork() -> None:
-    """Part a child process from every connection of its parent, those still being made included."""
+    """Detach a child process from all connections of its parent, including new ones."""
     for conn in list(_open):
         conn.forked()
     _open.clear()

@@ -1,4 +1,4 @@
-"""Leader election for tasks, on an exclusive lock: what a user holds in the hand."""
+"""Leader election for tasks, on an exclusive lock: the class for users."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ if TYPE_CHECKING:
     from ._client import Client
 
 _log: Final = logging.getLogger("locksidecar")
-_running: Final[set[asyncio.Task[None]]] = set()  # a loop alone keeps no task alive
+_running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
 
 
 class Election:
     """One candidate for leadership, made by Client.election.
 
-    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock
-    ``key``, with its fence.
+    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
+    fence.
 
     on_elected(term) is called when a term begins, in a task of its own. It is a coroutine function, or one that does
-    not block. Its return does not end the term: that lasts until the lock is lost, or resign or stop is called. Then
-    its task is cancelled, or with cancel=False left to see term.lost.
-    on_lost(term, reason), of either kind, is called exactly once for each on_elected that has begun, at
-    once when the term is over, though on_elected may still be ending then. reason is that of the LostError
-    (``expired``, ``connection``, ``silence``, …), or None when the term was given up by ourselves.
+    not block. The term does not end when it returns, but when the lock is lost, or resign or stop is called. Then its
+    task is cancelled. With cancel=False it has to check term.lost instead.
+    on_lost(term, reason), of either kind, is called exactly once for each on_elected that has begun, at once when the
+    term is over, even if on_elected is still ending. reason is the reason of the LostError (``expired``,
+    ``connection``, ``silence``, …), or None if this candidate has ended the term.
 
-    When we give a term up, the lock is released only after both have returned: no successor begins while our
-    term still works. One client never has two terms of an election at once: on_elected is not called again before
+    When this candidate ends a term, it releases the lock only after both have returned. So no successor begins while
+    this term still works. One client never has two terms of an election at once: on_elected is not called again before
     both have returned.
 
-    An exception of either ends the term, with on_lost if that has not been called yet, and the campaign; run and
-    stop raise it, and ``error`` keeps it. A LostError that term.check has raised is none, nor what is
-    raised from it.
+    An exception of either ends the term and the campaign, and on_lost is called if it was not yet. run and stop raise
+    the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and errors raised
+    from it, do not count.
 
-    A daemon that is away, or going away, or whose store is, and its limits, end no campaign: it goes on, after a
-    pause that grows up to 2 seconds. Any other error ends it: Denied, Invalid, Unsupported, ProtocolError; and so
-    does closing the client.
+    These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of it is
+    reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it: Denied,
+    Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
 
-    In a forked child nobody leads or campaigns; it may start anew there.
+    A forked child does not lead, and has no campaign; it may start one.
     """
 
     def __init__(
@@ -68,38 +68,38 @@ class Election:
 
     @property
     def is_leader(self) -> bool:
-        """Whether this candidate leads at this very moment. Asks nobody; never true past the hold's deadline."""
+        """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
         return self.term is not None
 
     @property
     def term(self) -> Term | None:
-        """The present term; None when this candidate does not lead at this very moment."""
+        """The present term; None if this candidate does not lead now."""
         campaign = self._ours()
         term = None if campaign is None else campaign.term
         return None if term is None or term._over() else term
 
     @property
     def error(self) -> BaseException | None:
-        """What ended the last campaign, if it was an error."""
+        """The error that ended the last campaign, if there was one."""
         campaign = self._ours()
         return None if campaign is None else campaign.error
 
     def start(self) -> None:
-        """Campaign in a task of its own, until stop. RuntimeError when a campaign is under way."""
+        """Campaign in a task of its own, until stop. RuntimeError if a campaign is in progress."""
         campaign = self._new()
         campaign.task = task = self._client._here().create_task(campaign.run())
         _running.add(task)
         task.add_done_callback(_running.discard)
 
     def run(self) -> Coroutine[Any, Any, None]:
-        """Campaign until stop is called. Raises what ended it.
+        """Campaign until stop is called. Raises the error that ended it.
 
         AlreadyHeld if the task holds the key by a lock: it would wait for itself.
 
-        Cancelling it stops it too: the term is given up, its callbacks have ended, and the lock is released before
-        the cancellation goes on.
+        A cancellation stops the campaign, too. It is raised after the term has ended, its callbacks have ended, and the
+        lock is released.
         """
-        return self._run(self._new())  # so that stop means it, though it may not have begun
+        return self._run(self._new())  # so that stop applies to it, although it may not have begun
 
     async def _run(self, campaign: Campaign) -> None:
         task = asyncio.current_task()
@@ -115,9 +115,9 @@ class Election:
     def stop(self) -> Coroutine[Any, Any, None]:
         """End the campaign: the term is over, and the lock is released when its callbacks have ended.
 
-        The call asks for it; what it returns is awaited for the end, and raises what ended the
-        campaign, if that was an error. In a callback of the election it does not wait. Idempotent. The election
-        may be started anew afterwards.
+        The call itself asks for the end. Its result can be awaited: it waits for the end, and raises the error that
+        ended the campaign, if there was one. In a callback of the election it does not wait. Idempotent. The election
+        may be started again afterwards.
         """
         self._client._here()
         campaign = self._ours()
@@ -133,7 +133,7 @@ class Election:
             raise campaign.error
 
     def resign(self) -> None:
-        """Give up the present term, if there is one, and go to the back of the queue. Does not wait for that."""
+        """End the present term, if there is one, and go to the back of the queue. Does not wait for that."""
         self._client._here()
         campaign = self._ours()
         if campaign is not None and campaign.term is not None:

@@ -21,15 +21,15 @@ S = TypeVar("S", bound="Scope[Any]")
 class Guard(Generic[S]):
     """``async with lock.guard() as held:``, made by Lock.guard. It is used once.
 
-    Cancelling is counted, as asyncio.timeout does it: what we have asked for we take back, and only
-    if nobody else has asked it becomes LostError.
+    Cancellations are counted, as asyncio.timeout does it. This takes back its own cancellation, and raises LostError
+    instead, but only if nothing else has cancelled the task.
     """
 
     def __init__(self, lock: S) -> None:
         self._lock = lock
         self._task: asyncio.Task[Any] | None = None  # while the body runs
-        self._before = 0  # cancellations of it that were asked for before
-        self._why: LostError | None = None  # why we have cancelled it
+        self._before = 0  # number of cancellations that were requested before
+        self._why: LostError | None = None  # the reason for the cancellation by this guard
         self._used = False
         self._hold: Hold[Conn] | Holds[Conn]
 

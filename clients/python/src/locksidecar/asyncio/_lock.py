@@ -1,4 +1,4 @@
-"""A handle for one lock, for tasks: what a user holds in the hand."""
+"""A handle for one lock, for tasks: the class for users."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from ._scope import Scope
 
 
 class One(Scope[Hold[Conn]], Handle):
-    """A handle of which an owner has one hold at a time: of a lock, or of a permit."""
+    """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Release it, or one of several acquires of it.
 
-        The call releases; what it returns is awaited for the answer. So nothing that happens to
-        the task, cancellation least of all, leaves it held.
+        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
+        it held, in particular no cancellation.
 
-        NotHeld when this owner does not hold it, LostError (a NotHeld) when it did and lost it:
-        nobody else's hold is ever released. Unconfirmed when the store has not confirmed.
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
         """
         return self._released(*self._let_go())
 
     def _let_go(self) -> tuple[Hold[Conn], list[Asked]]:
-        """Release, and return what is still to be answered."""
+        """Release, and return the requests that are still to be answered."""
         who, hold = self._who(), self._mine()
         if not hold.lost and not sure(hold):
             hold.conn.lapse([hold], w.now())
@@ -42,7 +42,7 @@ class One(Scope[Hold[Conn]], Handle):
         if hold.count <= 1:
             self._forget(who)
         calls: list[Asked] = []
-        with contextlib.suppress(ConnectionLost):  # that is release, too
+        with contextlib.suppress(ConnectionLost):  # the end of the connection also releases
             calls = hold.conn.release(hold)
         return hold, calls
 
@@ -54,8 +54,8 @@ class One(Scope[Hold[Conn]], Handle):
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
-        Only a lock with renew=False needs this. NotHeld if it is not held, Unavailable if the
-        store does not confirm: then the validity known before still counts.
+        Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
+        then the earlier validity still counts.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 
@@ -83,21 +83,20 @@ class One(Scope[Hold[Conn]], Handle):
 class Lock(One):
     """A handle for one lock, made by Client.lock.
 
-    Any task of the client's loop may use it. Who acquires is the handle and the task together,
-    unless an owner was named: a second task waits, and the same one may acquire again and then has
-    to release as often. The task is the one that makes the call, also where another one awaits
-    it (asyncio.wait_for, gather, create_task).
+    Any task of the client's loop may use it. The owner is the handle and the task together, unless an owner was named.
+    So a second task waits. The same task may acquire again, and then has to release as often. The task is the one that
+    makes the call, even if another one awaits it (asyncio.wait_for, gather, create_task).
     """
 
     def locked(self) -> Coroutine[Any, Any, bool]:
-        """Ask the daemon whether anybody holds the lock."""
+        """Ask the daemon whether the lock is held."""
         return self._locked()
 
     async def _locked(self) -> bool:
         return bool(w.numbers(await self._client._ask(w.INSPECT, self._key), 1)[0])
 
     def downgrade(self) -> Coroutine[Any, Any, None]:
-        """Turn an exclusive hold into a shared one, without letting go in between."""
+        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
         return self._change(w.DOWNGRADE)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:

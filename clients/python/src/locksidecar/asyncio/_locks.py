@@ -17,33 +17,32 @@ from ._scope import Scope
 class Locks(Scope[Holds[Conn]], HandleMany):
     """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
 
-    It is used as a Lock is, and owned by the handle and the task together, unless an owner was named.
-    It is good only while each of the locks is: when one is lost, it is lost. on_lost is called once
-    then, with the LostError of that one. The others stay held until the release, so that nobody else comes
-    in while the work that needs them all is still being ended.
+    It is used like a Lock. Its owner is the handle and the task together, unless an owner was named. If one of the
+    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them while the work that needs all of them is still being ended.
     """
 
     def release(self) -> Coroutine[Any, Any, None]:
         """Release all the locks, or one of several acquires of them.
 
-        The call releases; what it returns is awaited for the answer. So nothing that happens to
-        the task, cancellation least of all, leaves the locks held.
+        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
+        the locks held, in particular no cancellation.
 
-        NotHeld when this owner does not hold them, LostError (a NotHeld) when one was lost; the others
-        are released all the same. Unconfirmed when the store has not confirmed all.
+        NotHeld if this owner does not hold them, LostError (a NotHeld) if one was lost. In the second case, the others
+        are released. Unconfirmed if the store has not confirmed all.
         """
         absent = missing(self._mine())
         return self._released(*self._let_go(), absent)
 
     def _let_go(self) -> tuple[Holds[Conn], list[Asked]]:
-        """Release, and return what is still to be answered."""
+        """Release, and return the requests that are still to be answered."""
         who, holds = self._who(), self._mine()
         if not holds.lost and not sure(holds):
             holds.conn.lapse(holds.each, w.now())
         if holds.count <= 1:
             self._forget(who)
         calls: list[Asked] = []
-        with contextlib.suppress(ConnectionLost):  # that is release, too
+        with contextlib.suppress(ConnectionLost):  # the end of the connection also releases
             calls = holds.conn.release_many(holds)
         holds.conn.acknowledge(holds.each)
         return holds, calls
@@ -60,13 +59,13 @@ class Locks(Scope[Holds[Conn]], HandleMany):
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
         """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
-        Only locks with renew=False need this. NotHeld if they are not held, LostError if one is lost,
-        Unavailable if the store does not confirm: then the validity known before still counts.
+        Only locks with renew=False need this. NotHeld if they are not held, and LostError if one is lost. Unavailable
+        if the store does not confirm; then the earlier validity still counts.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 
     def downgrade(self) -> Coroutine[Any, Any, None]:
-        """Turn the exclusive holds into shared ones, without letting go in between."""
+        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
         return self._change(w.DOWNGRADE)
 
     def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:

@@ -1,4 +1,4 @@
-"""What every handle for tasks does alike: acquire, as whom, and the scopes around it."""
+"""The common part of all handles for tasks: acquire, its owner, and the scopes around it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _log: Final = logging.getLogger("locksidecar")
 
 
 class Scope(Terms, Generic[H]):
-    """A handle of a client for tasks. H is what it holds: a Hold, or Holds."""
+    """A handle of a client for tasks. H is the type of its holds: Hold or Holds."""
 
     _unit = "task"
 
@@ -42,12 +42,12 @@ class Scope(Terms, Generic[H]):
         self._client = client
         self._held: dict[Who, H] = {}  # by task, or by the named owner
         self._sweep_at = SWEEP
-        self._asking: dict[Who, tuple[int, int]] = {}  # the owner number of requests in flight, and how many
+        self._asking: dict[Who, tuple[int, int]] = {}  # the owner number of requests in flight, and how many there are
         super().__init__(*terms)
 
     @abstractmethod
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, H]:
-        """Make the request for what this handle acquires."""
+        """Make the acquire request of this handle."""
 
     @abstractmethod
     def _of(self, who: Who) -> H | None:
@@ -55,17 +55,16 @@ class Scope(Terms, Generic[H]):
 
     @abstractmethod
     def _let_go(self) -> tuple[H, list[Asked]]:
-        """Release, and return what is still to be answered."""
+        """Release, and return the requests that are still to be answered."""
 
     @abstractmethod
     def release(self) -> Coroutine[Any, Any, None]: ...
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Coroutine[Any, Any, bool]:
-        """Acquire; false when it cannot be had in time.
+        """Acquire; false if it was not granted in time.
 
-        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
-        nothing acquired, cancellation included: the wait is withdrawn, and a grant that crosses
-        that is given back.
+        blocking=False tries; timeout bounds the wait, and -1 or None does not. After an exception, even a cancellation,
+        nothing is acquired: the wait is withdrawn, and a grant that crosses that is released.
         """
         return self._acquire(self._who(), w.to_wait(blocking, timeout))
 
@@ -92,12 +91,12 @@ class Scope(Terms, Generic[H]):
                     conn.watch(hold)
                     self._keep(who, hold)
                     return True
-                conn.give_up(hold)  # it was over before we came to it
+                conn.give_up(hold)  # the hold was over before this task ran
                 if tries.lapsed(hold):
                     return False
                 continue
             except (ConnectionLost, Draining) as e:
-                # Neither leaves anything held, so we may ask again.
+                # After either error nothing is held, so the request may be sent again.
                 pause = tries.refused(e, conn, client._closed)
             except BaseException:  # no answer, or cancelled
                 conn.withdraw(call)
@@ -110,7 +109,7 @@ class Scope(Terms, Generic[H]):
             tries.paused()
 
     def _join(self, who: Who, hold: H) -> H:
-        """Return what a grant is to count with: itself, or what the owner was granted at the same time."""
+        """Return the hold that a grant counts for: itself, or one that the owner was granted at the same time."""
         return hold
 
     def _reenter(self, who: Who, hold: H) -> bool:
@@ -127,23 +126,22 @@ class Scope(Terms, Generic[H]):
         return False
 
     async def _answers(self, conn: Conn, calls: list[Asked], lost: bool) -> None:
-        """Wait for what answers a release; Unconfirmed when that does not come, unless it is lost anyhow."""
+        """Wait for the answer to a release; Unconfirmed if it does not come, unless the hold is lost anyway."""
         try:
             for c in calls:
                 await conn.answer(c)
         except ConnectionLost:
-            calls.clear()  # that is release, too
+            calls.clear()  # the end of the connection also releases
         except Unavailable as e:
             calls.clear()
             if not lost:
                 raise Unconfirmed(f"{e}; the release has been sent") from None
 
     def guard(self) -> Guard[Self]:
-        """Return what acquires as the handle itself does, and cancels the body when the lock is lost.
+        """Return a scope that acquires like the handle itself, and cancels the body when the lock is lost.
 
-        The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the
-        block turns it into LostError. A cancellation from elsewhere stays what it is. Python 3.11
-        or later.
+        The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the block turns it
+        into LostError. A cancellation from elsewhere is not changed. Needs Python 3.11 or later.
         """
         if sys.version_info < (3, 11):
             raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
@@ -155,7 +153,7 @@ class Scope(Terms, Generic[H]):
             if not await self.acquire(timeout=self._timeout):
                 raise self._not_acquired()
             return self
-        except BaseException:  # an interrupt just behind the acquire: nobody else would release
+        except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self._depth() > before:
                 with contextlib.suppress(LockError):
                     self._let_go()
@@ -188,7 +186,7 @@ class Scope(Terms, Generic[H]):
     def __repr__(self) -> str:
         try:
             state = "owned" if self.owned() else "not owned"
-        except RuntimeError:  # on no loop, or another one
+        except RuntimeError:  # on no loop, or on another one
             state = "not owned here"
         return f"<locksidecar.asyncio.{type(self).__name__} {self._name} {state}>"
 
@@ -202,7 +200,7 @@ class Scope(Terms, Generic[H]):
         return next(self._client._owners)
 
     def _who(self) -> Who:
-        """Return the owner that calls."""
+        """Return the calling owner."""
         self._client._here()
         if self._owner is not None:
             return self._owner

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 class Semaphore(One):
     """A handle for a semaphore, made by Client.semaphore.
 
-    So many permits as it has are held at a time, on all hosts together.
+    At most as many permits as it has are held at a time, on all hosts together.
 
-    Any task of the client's loop may use it, and has permits of its own, unless an owner was named: each acquire takes
-    one more, also in a task that has one. A release gives back the one that this owner acquired last by this handle;
-    fence, remaining, owned and extend are of that one. The task is the one that makes the call, also where
-    another one awaits it.
+    Any task of the client's loop may use it, and has permits of its own, unless an owner was named. Each acquire takes
+    one more permit, also in a task that has one. A release releases the permit that this owner acquired last by this
+    handle. fence, remaining, owned and extend are about the same permit. The task is the one that makes the call, even
+    if another one awaits it.
     """
 
     _mode = w.PERMIT
@@ -39,18 +39,18 @@ class Semaphore(One):
 
     @property
     def permits(self) -> int:
-        """How many permits there are, as this handle says with each acquire."""
+        """The number of permits, which this handle sends with each acquire."""
         return self._permits
 
     def holders(self) -> Coroutine[Any, Any, int]:
-        """Ask the daemon how many permits are held on this host; on others there may be more."""
+        """Ask the daemon how many permits are held on this host. More may be held on others."""
         return self._holders()
 
     async def _holders(self) -> int:
         return int(w.numbers(await self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
-        # A number of its own: an owner's permits are apart.
+        # A number of its own, because each permit of an owner is a separate hold.
         hold = Hold(conn, self._key, self._new_owner(), False, self._permits, fixed=self._fixed)
         return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
 
@@ -65,7 +65,7 @@ class Semaphore(One):
     def _of(self, who: Who) -> Hold[Conn] | None:
         """Return the newest permit of an owner."""
         stack = self._stacks.get(who, [])
-        while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
+        while stack and stack[-1].over and not stack[-1].lost:  # of the parent process
             stack.pop()
         return stack[-1] if stack else None
 

@@ -50,13 +50,13 @@ __all__ = [
 
 
 class Redis(Locks, _Redis):
-    """redis-py's Redis, but for its locks."""
+    """redis-py's Redis, except for its locks."""
 
     _lock_class = Lock
 
 
 class RedisCluster(Locks, _RedisCluster):
-    """redis-py's RedisCluster, but for its locks."""
+    """redis-py's RedisCluster, except for its locks."""
 
     _lock_class = Lock
 

@@ -1,4 +1,4 @@
-"""What stands for redis-py's clients where redis-py is not installed."""
+"""The replacement for redis-py's clients if redis-py is not installed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NoReturn
 
 
 class Absent:
-    """Takes what redis-py's clients take, and can do nothing with it."""
+    """Replaces a client of redis-py: it accepts the same arguments, and can do nothing."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What both drop-ins share: redis-py's arguments, tokens, and who holds what. No I/O."""
+"""The common part of both drop-ins: redis-py's arguments, tokens, and the handles that hold locks. No I/O."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HandleTable(Generic[L]):
     def put(self, key: str, token: bytes, lock: L) -> None:
         with self._mu:
             self._by_key[key] = token, lock, weakref.ref(lock)
-            if len(self._by_key) >= self._sweep_at:  # of locks that were left to expire
+            if len(self._by_key) >= self._sweep_at:  # it may have locks that have expired
                 self._sweep()
 
     def _sweep(self) -> None:
@@ -77,7 +77,7 @@ def named(lock: Handle) -> Hold[Any] | None:
 
 
 class Common(Generic[L]):
-    """redis-py's constructor, and what can be decided without asking anybody."""
+    """redis-py's constructor, and everything that needs no request."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class Common(Generic[L]):
     ) -> None:
         """Take redis-py's arguments.
 
-        redis: a Client of locksidecar's; anything else, a Redis say, is kept and not used, and the
-            locks are those of the daemon at the default socket.
-        timeout: seconds after which the lock ends unless it is extended; None or 0: the daemon renews it
-            until release or the end of this process.
-        sleep: not used; nobody polls.
+        redis: a Client of locksidecar. Anything else, such as a Redis, is kept and not used, and the locks belong to
+        the daemon at the default socket.
+        timeout: seconds after which the lock ends unless it is extended. None or 0: the daemon renews it until release
+        or the end of this process.
+        sleep: not used, because nothing polls.
         """
         self.redis = redis
         self.name = name
@@ -135,7 +135,7 @@ class Common(Generic[L]):
                 lock._refuse_lost(hold)
 
     def _before(self, held: L | None) -> tuple[L | None, L | None]:
-        """Return the handles by which this lock may hold: the token's, and that of its last acquire."""
+        """Return the handles by which this lock may be held: the one of the token, and the one of its last acquire."""
         return held, None if self.local.token is None else self.local.handle
 
     def _mine(self, what: str) -> bytes:
@@ -148,7 +148,7 @@ class Common(Generic[L]):
         return token
 
     def _released(self) -> bytes:
-        """Give up the token, and return it."""
+        """Forget the token, and return it."""
         token: bytes | None = self.local.token
         if token is None:
             raise LockError("Cannot release a lock that's not owned or is already unlocked.", self._key)
@@ -170,7 +170,7 @@ class Common(Generic[L]):
         return LockError("Unable to acquire lock within the time specified", self._key)
 
     def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
-        """Say whether the end of a block is to raise e."""
+        """Tell whether the end of a block raises e."""
         if body is not None:
             log.warning("lock %r, whose body failed: %s", self._key, e)  # the body's error is raised
             note(body, f"lock {self._key!r}: {e}")
@@ -181,9 +181,9 @@ class Common(Generic[L]):
 
 
 class Locks:
-    """lock() as redis-py's clients have it, of the daemon."""
+    """lock() as redis-py's clients have it, at the daemon."""
 
-    sidecar: Any = None  # a Client whose locks they are; by default those of the daemon at the default socket
+    sidecar: Any = None  # a Client of locksidecar; by default one of the daemon at the default socket
     _lock_class: Any
 
     def lock(

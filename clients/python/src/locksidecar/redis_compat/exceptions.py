@@ -1,5 +1,8 @@
-"""redis-py's errors for locks. With redis-py installed these are subclasses of its own, so that
-``except redis.exceptions.LockError`` goes on to work; they are locksidecar's errors too."""
+"""redis-py's errors for locks.
+
+If redis-py is installed, these are subclasses of its errors, so that ``except redis.exceptions.LockError`` continues to
+work. They are also locksidecar's errors.
+"""
 
 from __future__ import annotations
 
@@ -41,20 +44,20 @@ class LockError(_redis.LockError, e.LockError):
 
 
 class LockNotOwnedError(_redis.LockNotOwnedError, LockError):
-    """Extend or release of a lock that is not owned, or not any more."""
+    """Extend or release of a lock that is not owned, or no longer owned."""
 
 
 class ConnectionError(_redis.ConnectionError, e.Unavailable):
-    """No answer can be had: from the daemon, or from its store."""
+    """The daemon or its store does not answer."""
 
 
 class TimeoutError(_redis.TimeoutError, e.Unconfirmed):
-    """The lock was released here, but the store has not confirmed; the daemon goes on until it has."""
+    """The lock was released here, but the store has not confirmed; the daemon keeps trying."""
 
 
 @contextlib.contextmanager
 def translated(name: str) -> Iterator[None]:
-    """Raise redis-py's errors for ours."""
+    """Raise redis-py's errors for errors of locksidecar."""
     try:
         yield
     except e.NotHeld as why:

@@ -42,13 +42,13 @@ __all__ = [
 
 
 class Redis(Locks, _Redis):  # type: ignore[misc, unused-ignore]
-    """redis-py's Redis, but for its locks."""
+    """redis-py's Redis, except for its locks."""
 
     _lock_class = Lock
 
 
 class RedisCluster(Locks, _RedisCluster):  # type: ignore[misc, unused-ignore]
-    """redis-py's RedisCluster, but for its locks."""
+    """redis-py's RedisCluster, except for its locks."""
 
     _lock_class = Lock
 

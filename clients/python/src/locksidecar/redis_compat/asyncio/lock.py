@@ -26,7 +26,7 @@ _defaults: Final[dict[int, tuple[asyncio.AbstractEventLoop, Client]]] = {}
 
 
 def client_of(redis: Any) -> Client:
-    """Return the client that is meant: what was given, its ``sidecar``, or that of the running loop."""
+    """Return the client: the given one, its ``sidecar``, or the client of the running loop."""
     for given in (redis, getattr(redis, "sidecar", None)):
         if isinstance(given, Client):
             return given
@@ -54,7 +54,7 @@ class Lock(Common[SidecarLock]):
         blocking_timeout: float | None = None,
         token: Token | None = None,
     ) -> bool:
-        """Acquire the lock; false when it cannot be had in time."""
+        """Acquire the lock; false if it was not granted in time."""
         value = new_token(token)
         handle = await self._take(value, self._wait(blocking, blocking_timeout))
         if handle is None:
@@ -78,7 +78,7 @@ class Lock(Common[SidecarLock]):
                 self._refuse_lost(*before)  # the lock may have been lost while this waited
                 self._held_by(client).put(self._key, token, inner)
                 return inner
-            except BaseException:  # an interrupt just behind the acquire
+            except BaseException:  # an interrupt just after the acquire
                 if inner._kept() is not None:
                     with contextlib.suppress(errors.LockError):
                         inner._let_go()
@@ -92,19 +92,19 @@ class Lock(Common[SidecarLock]):
         return self._held_by(client_of(self.redis)).get(self._key, token, pop=pop)
 
     async def locked(self) -> bool:
-        """Ask the daemon whether anybody holds the lock."""
+        """Ask the daemon whether the lock is held."""
         with translated(self._key):
             return await client_of(self.redis).lock(self._key).locked()
 
     async def owned(self) -> bool:
-        """Tell whether this lock, with its token, holds at this very moment. Asks nobody."""
+        """Tell whether this lock, with its token, is held now. Sends nothing."""
         inner = self._inner(self.local.token)
         return inner is not None and inner.owned()
 
     def release(self) -> Coroutine[Any, Any, None]:
-        """Release the lock; LockError when it is not locked, LockNotOwnedError when it was lost.
+        """Release the lock; LockError if it is not locked, LockNotOwnedError if it was lost.
 
-        The call releases; what it returns is awaited for the answer. So a cancelled release has released.
+        The call itself releases; its result can be awaited for the answer. So a cancelled release has released.
         """
         return self.do_release(self._released())
 
@@ -122,7 +122,7 @@ class Lock(Common[SidecarLock]):
             await inner._released(hold, calls)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Coroutine[Any, Any, Literal[True]]:
-        """Add so many seconds to what is left, or let so many be left from now on."""
+        """Add so many seconds to the remaining time, or make so many remain from now on."""
         self._mine("extend")
         return self.do_extend(additional_time, replace_ttl)
 
@@ -130,7 +130,7 @@ class Lock(Common[SidecarLock]):
         return await self._extend(additional_time, replace_ttl, "extend")
 
     def reacquire(self) -> Coroutine[Any, Any, Literal[True]]:
-        """Let the whole timeout be left from now on."""
+        """Make the whole timeout remain from now on."""
         self._mine("reacquire")
         return self.do_reacquire()
 
