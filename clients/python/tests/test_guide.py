@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 import re
+import sqlite3
 import sys
 import time
 from types import SimpleNamespace
@@ -19,12 +21,21 @@ from locksidecar import redis_compat
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")
 GUIDE = os.path.join(ROOT, "docs", "guides", "python.md")
-PAGES = [GUIDE, os.path.join(ROOT, "docs", "migrate", "redis-py.md"), os.path.join(ROOT, "README.md")]
+PAGES = [
+    os.path.join(ROOT, "README.md"),
+    *sorted(glob.glob(os.path.join(ROOT, "docs", "**", "*.md"), recursive=True)),
+    *sorted(glob.glob(os.path.join(ROOT, "clients", "*", "README.md"))),
+]
 
 
 def read(page: str) -> str:
     with open(page, encoding="utf-8") as f:
         return f.read()
+
+
+def shown_in(page: str, language: str) -> list[str]:
+    """Return the blocks of a page that no comment excludes, as TestBlocksInDocumentsRun knows them."""
+    return re.findall(rf"^(?<! -->\n)```{language}\n(.*?)```", read(page), re.DOTALL | re.MULTILINE)
 
 
 def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,21 +67,21 @@ def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> No
     blocks = 0
     try:
         for page in PAGES:
-            shown = dict(names.__dict__)
-            for block in re.findall(r"```python\n(.*?)```", read(page), re.DOTALL):
+            shown, before = dict(names.__dict__), len(charges)
+            for block in shown_in(page, "python"):
                 blocks += 1
                 if "guard()" not in block or sys.version_info >= (3, 11):
                     exec(block, shown)
-            if page == GUIDE:
-                assert 0 < charges[0] < charges[1]
+            if os.path.samefile(page, GUIDE):
+                assert 0 < charges[before] < charges[before + 1]
                 assert shown["db"].execute("SELECT balance FROM account").fetchone() == (70,)
                 with pytest.raises(RuntimeError):
-                    shown["withdraw"](1, charges[0])  # an older fence
+                    shown["withdraw"](1, charges[before])  # an older fence
             if "problem" in shown:
                 assert isinstance(shown["problem"], locksidecar.LockError)
             if "client" in shown:
                 shown["client"].close()
-        assert blocks == 11
+        assert blocks == 12
         assert leaders == sorted(leaders)
         assert leaders[0] < leaders[-1]
     finally:
@@ -83,3 +94,15 @@ def test_the_errors_are_all_there() -> None:
     for name in locksidecar.__all__:
         if name not in ("__version__", "Client", "Lock", "Election", "Term"):
             assert f"`{name}`" in text or f"`locksidecar.{name}`" in text, name
+
+
+def test_the_statements_refuse_a_smaller_fence() -> None:
+    statements = [block for page in PAGES for block in shown_in(page, "sql")]
+    assert statements
+    for statement in statements:
+        db = sqlite3.connect(":memory:")
+        db.execute("CREATE TABLE account (id, balance, fence)")
+        db.execute("INSERT INTO account VALUES (1, 1000, 0)")
+        changed = [db.execute(statement, {"id": 1, "fence": fence}).rowcount for fence in (5, 5, 4, 6)]
+        assert changed == [1, 1, 0, 1]
+        db.close()
