@@ -58,7 +58,7 @@ var mayImport = map[string][]string{
 	"daemon/engine/sim": {"protocol", "cache", "upstream", "upstream/both", "renewer",
 		"daemon/engine"},
 	"cmd/locksidecar": {"protocol", "protocol/client", "protocol/conformance", "cache", "upstream",
-		"upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
+		"upstream/nearest", "upstream/storeurl", "upstream/driverkit", "upstream/embedded", "upstream/redis",
 		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/postgres",
 		"upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "daemon/admin",
 		"daemon/takeover", "cmd/locksidecar"},

@@ -93,7 +93,8 @@ func driver(r *renewing) error {
 	if err != nil {
 		return err
 	}
-	s, err := ourredis.Open(context.Background(), cfg, ourredis.WithInstance(holder))
+	cfg.Instance = holder
+	s, err := ourredis.Open(context.Background(), cfg)
 	if err != nil {
 		return err
 	}

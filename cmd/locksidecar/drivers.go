@@ -7,10 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
-	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/mysql"
 	"github.com/locksidecar/locksidecar/upstream/postgres"
@@ -44,23 +41,14 @@ func checkReserved(prefix string) func(key string) error {
 
 const plainLockers = "a plain SET … NX PX on it excludes us, and we it"
 
-// opener returns the function that opens a store of a driver whose fence bases follow the
-// server's clock. The arguments are the driver's configuration, its functions and its options.
-func opener[C, O any, S upstream.Store](p *plan, cfg C,
-	open func(context.Context, C, ...O) (S, error),
-	openLazy func(C, ...O) (S, error), withLogger func(*zap.Logger) O,
-	withFences func(*upstream.FenceClock) O, withInstance func(string) O,
-) func(context.Context, opening) (upstream.Store, error) {
-	return func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []O{withLogger(o.log), withFences(o.seen.at(p.place).fences)}
-		if o.successor != nil {
-			opts = append(opts, withInstance(o.successor.Identity))
-		}
-		if o.lazy {
-			return openLazy(cfg, opts...)
-		}
-		return open(ctx, cfg, opts...)
+// open opens a store with the functions of its driver.
+func open[C any, S upstream.Store](ctx context.Context, o opening, cfg C,
+	open func(context.Context, C) (S, error), openLazy func(C) (S, error),
+) (upstream.Store, error) {
+	if o.lazy {
+		return openLazy(cfg)
 	}
+	return open(ctx, cfg)
 }
 
 func planRedis(p *plan, _ *config.Config) error {
@@ -78,8 +66,10 @@ func planRedis(p *plan, _ *config.Config) error {
 		"all hosts that use this Redis and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
-	p.open = opener(p, cfg, redis.Open, redis.OpenLazy, redis.WithLogger, redis.WithFences,
-		redis.WithInstance)
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		cfg.Options = o.options(p.place)
+		return open(ctx, o, cfg, redis.Open, redis.OpenLazy)
+	}
 	return nil
 }
 
@@ -110,18 +100,15 @@ func planRedlock(p *plan, c *config.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(o.log),
-				redis.WithFences(o.seen.at(p.place+" "+rc.String()).fences),
-				redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+			rc.Options = o.options(p.place + " " + rc.String())
+			rc.Instance, rc.MinUptime = m.Instance, m.MinUptime
+			return redis.OpenLazy(rc)
 		}
-		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
-		if o.successor != nil {
-			opts = append(opts, redlock.WithInstance(o.successor.Identity))
-		}
+		cfg.Options = o.options(p.place)
 		if o.lazy {
-			return redlock.OpenLazy(cfg, member, opts...)
+			return redlock.OpenLazy(cfg, member)
 		}
-		s, err := redlock.Open(ctx, cfg, member, opts...)
+		s, err := redlock.Open(ctx, cfg, member)
 		if errors.Is(err, redlock.ErrNoQuorum) {
 			return nil, fmt.Errorf("%w: %w", upstream.ErrDown, err)
 		}
@@ -143,12 +130,8 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime),
-			zookeeper.WithHighest(o.seen.at(p.place).high)}
-		if o.lazy {
-			return zookeeper.OpenLazy(cfg, opts...)
-		}
-		return zookeeper.Open(ctx, cfg, opts...)
+		cfg.Options = o.options(p.place)
+		return open(ctx, o, cfg, zookeeper.Open, zookeeper.OpenLazy)
 	}
 	return nil
 }
@@ -163,8 +146,10 @@ func planMySQL(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts",
 		"all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
-	p.open = opener(p, cfg, mysql.Open, mysql.OpenLazy, mysql.WithLogger, mysql.WithFences,
-		mysql.WithInstance)
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		cfg.Options = o.options(p.place)
+		return open(ctx, o, cfg, mysql.Open, mysql.OpenLazy)
+	}
 	return nil
 }
 
@@ -180,7 +165,9 @@ func planPostgres(p *plan, _ *config.Config) error {
 	p.there = func(key string) string {
 		return "the row " + cfg.Prefix + key + " of " + cfg.Schema + "." + cfg.Table
 	}
-	p.open = opener(p, cfg, postgres.Open, postgres.OpenLazy, postgres.WithLogger, postgres.WithFences,
-		postgres.WithInstance)
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		cfg.Options = o.options(p.place)
+		return open(ctx, o, cfg, postgres.Open, postgres.OpenLazy)
+	}
 	return nil
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
-	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/etcd"
 )
@@ -27,15 +26,11 @@ func planEtcd(p *plan, _ *config.Config) error {
 		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime),
-			etcd.WithHighest(o.seen.at(p.place).high)}
+		cfg.Options = o.options(p.place)
 		if o.successor != nil {
-			return etcd.OpenSuccessor(ctx, cfg, opts...)
+			return etcd.OpenSuccessor(ctx, cfg)
 		}
-		if o.lazy {
-			return etcd.OpenLazy(cfg, opts...)
-		}
-		return etcd.Open(ctx, cfg, opts...)
+		return open(ctx, o, cfg, etcd.Open, etcd.OpenLazy)
 	}
 	return nil
 }

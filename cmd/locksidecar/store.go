@@ -19,6 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
@@ -58,6 +59,17 @@ type opening struct {
 	missing   *bool
 	successor *upstream.Successor // not nil to continue with another process's leases
 	seen      *places
+}
+
+// options returns the options of a store's driver. place is the store's.
+func (o *opening) options(place string) driverkit.Options {
+	seen := o.seen.at(place)
+	opts := driverkit.Options{Log: o.log, Clock: renewer.Boottime, Fences: seen.fences,
+		Highest: seen.high}
+	if o.successor != nil {
+		opts.Instance = o.successor.Identity
+	}
+	return opts
 }
 
 // planStore returns the plan of a store. It connects to nothing.

@@ -29,7 +29,8 @@ func TestAReleaseReachesTheOldStoreThoughTheNewOneHangs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	new, err := etcd.Open(t.Context(), newConf, etcd.WithClock(clock))
+	newConf.Clock = clock
+	new, err := etcd.Open(t.Context(), newConf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,8 @@ var oldStores = map[string]func(t testing.TB) func() upstream.Store{
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := mysql.Open(t.Context(), cfg, mysql.WithClock(clock))
+			cfg.Clock = clock
+			s, err := mysql.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -63,7 +64,8 @@ var oldStores = map[string]func(t testing.TB) func() upstream.Store{
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := postgres.Open(t.Context(), cfg, postgres.WithClock(clock))
+			cfg.Clock = clock
+			s, err := postgres.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -81,7 +83,8 @@ var ordered = map[string]func(t testing.TB) func() upstream.Store{
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := etcd.Open(t.Context(), cfg, etcd.WithClock(clock))
+			cfg.Clock = clock
+			s, err := etcd.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +98,8 @@ var ordered = map[string]func(t testing.TB) func() upstream.Store{
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+			cfg.Clock = clock
+			s, err := zookeeper.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -68,6 +68,7 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Clock = clock
 	opened := func(s *etcd.Store, err error) upstream.Store {
 		t.Helper()
 		if err != nil {
@@ -83,9 +84,9 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 		}
 	}
 	y := &host{Store: open(t, a, "lock:")}
-	z := &host{Store: opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock)))}
+	z := &host{Store: opened(etcd.Open(t.Context(), cfg))}
 	x := &host{Store: pair(t, open(t, a, "lock:"),
-		opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock))))}
+		opened(etcd.Open(t.Context(), cfg)))}
 	do(z, cache.OpTry, 1, cache.Granted)
 	do(x, cache.OpJoin, 2, cache.Queued)
 	state, err := x.Capabilities().Mover.Leave()
@@ -93,7 +94,7 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	next := &host{Store: pair(t, open(t, a, "lock:"),
-		opened(etcd.OpenSuccessor(t.Context(), cfg, etcd.WithClock(clock))))}
+		opened(etcd.OpenSuccessor(t.Context(), cfg)))}
 	begin, err := next.Capabilities().Mover.Arrive(state)
 	if err != nil {
 		t.Fatal(err)

@@ -234,7 +234,8 @@ func TestDeadlineIsFromTheSending(t *testing.T) {
 	}
 	begun := time.Now()
 	clock := func() int64 { return int64(time.Since(begun)) + 1 }
-	s, err := etcd.Open(t.Context(), cfg, etcd.WithClock(clock))
+	cfg.Clock = clock
+	s, err := etcd.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,9 +267,9 @@ func TestSleepBeyondTheTTLLosesTheSession(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	var slept atomic.Int64
 	begun := time.Now()
-	s, err := etcd.Open(t.Context(), config(t, "ttl=10s", srv), etcd.WithClock(func() int64 {
-		return int64(time.Since(begun)) + slept.Load() + 1
-	}))
+	cfg := config(t, "ttl=10s", srv)
+	cfg.Clock = func() int64 { return int64(time.Since(begun)) + slept.Load() + 1 }
+	s, err := etcd.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

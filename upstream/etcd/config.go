@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -19,6 +20,7 @@ const (
 
 // Config says which etcd to use and how. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	url *storeurl.URL
 
 	Endpoints []string      // host:port of members, at least one

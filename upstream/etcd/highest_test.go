@@ -18,8 +18,9 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := new(atomic.Int64)
+	cfg.Highest = seen
 	for range 2 {
-		s, err := etcd.Open(t.Context(), cfg, etcd.WithHighest(seen))
+		s, err := etcd.Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -32,7 +33,7 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Errorf("two sessions were made, and the revision is %d", rev)
 	}
 	seen.Store(rev + 1000)
-	if _, err := etcd.Open(t.Context(), cfg, etcd.WithHighest(seen)); !errors.Is(err,
+	if _, err := etcd.Open(t.Context(), cfg); !errors.Is(err,
 		etcd.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
 	}

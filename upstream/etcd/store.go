@@ -21,20 +21,6 @@ import (
 // All watches may have a hint at the same time.
 const hintBuffer = maxWatches
 
-// Option changes how a Store is opened.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithClock sets the boot clock. Without it the store uses the process's own monotonic clock, which
-// does not count the time that a machine sleeps: for tests.
-func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
-
-// WithHighest sets the highest revision that has been seen at these servers. The store raises it,
-// and refuses a server that is at a lower one. Several Stores may share it.
-func WithHighest(rev *atomic.Int64) Option { return func(s *Store) { s.high = rev } }
-
 // Store is an etcd used for locks. It is safe for concurrent use.
 type Store struct {
 	names
@@ -67,8 +53,8 @@ var _ upstream.Store = (*Store)(nil)
 
 // Open connects, checks that the store can be used, and makes the session. Its error says what to
 // change.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := newStore(cfg, opts)
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := newStore(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +71,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // OpenLazy is Open without waiting for the server. Every op is refused with the reason until the
 // server has been reached and checked and there is a session. OpenLazy fails if it cannot read a
 // file that cfg names.
-func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s, err := newStore(cfg, opts)
+func OpenLazy(cfg Config) (*Store, error) {
+	s, err := newStore(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -94,13 +80,16 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-func newStore(cfg Config, opts []Option) (*Store, error) {
+func newStore(cfg Config) (*Store, error) {
 	if cfg.url == nil {
 		return nil, fmt.Errorf("open store: %w: it does not come from Parse", ErrConfig)
 	}
+	if err := cfg.Complete(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
 	s := &Store{
-		names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(),
-		high: new(atomic.Int64), kick: make(chan struct{}, 1),
+		names: names{root: cfg.Prefix + "/"}, cfg: cfg,
+		log: cfg.Log, clock: cfg.Clock, high: cfg.Highest, kick: make(chan struct{}, 1),
 		outgoing: newOutgoing(), incoming: make(chan *mvccpb.KeyValue, maxQuestions),
 		hints: driverkit.NewHints(hintBuffer), sessions: driverkit.NewSessions(),
 	}
@@ -108,13 +97,6 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 	s.maxOps.Store(defaultMaxOps)
 	s.maxBytes.Store(defaultMaxBytes)
 	s.lockKeys.init()
-	for _, o := range opts {
-		o(s)
-	}
-	if s.clock == nil {
-		start := time.Now()
-		s.clock = func() int64 { return int64(time.Since(start)) + 1 }
-	}
 	s.setReason(errors.New("the server has not been reached yet"))
 	var err error
 	if s.client, err = newClient(&s.cfg); err != nil {

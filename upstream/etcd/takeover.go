@@ -14,8 +14,8 @@ import (
 
 // OpenSuccessor is Open for a Store that continues the Store of another process. It makes no
 // session. Arrive has to be called before any other method.
-func OpenSuccessor(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := newStore(cfg, opts)
+func OpenSuccessor(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := newStore(cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -37,7 +37,7 @@ type carrier[T interface{ base() *request }] struct {
 	results []upstream.Result
 	err     error // the first failure, for logs; one that is ErrDown precedes others
 	todo    []T   // of this turn
-	stuck   *stuck
+	stuck   *driverkit.Stuck
 	exchanger[T]
 }
 

@@ -5,50 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
-	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// stuckFor is how long the store remembers that another client keeps a row locked.
-const stuckFor = 10 * time.Second
-
 var errLocked = errors.New("another client keeps the row locked in a transaction at the server")
-
-// stuck remembers rows that another client keeps locked in a transaction at the server. They must
-// not delay the other ops of a batch, which the same packet writes.
-type stuck struct {
-	mu    sync.Mutex
-	until map[string]time.Time // by name; guarded by mu
-}
-
-func (s *stuck) put(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.until == nil {
-		s.until = map[string]time.Time{}
-	}
-	now := time.Now()
-	maps.DeleteFunc(s.until, func(_ string, end time.Time) bool { return now.After(end) })
-	s.until[name] = now.Add(stuckFor)
-}
-
-// has reports whether name was found locked in the last stuckFor.
-func (s *stuck) has(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	end, ok := s.until[name]
-	return ok && !time.Now().After(end)
-}
 
 // endStuck ends the ops whose rows were found locked not long ago and still are. It reports whether
 // there were any.
 func (c *carrier[T]) endStuck(ctx context.Context, conn *sql.Conn) bool {
 	var some []T
 	for _, it := range c.todo {
-		if r := it.base(); !r.reads && c.stuck.has(r.name) {
+		if r := it.base(); !r.reads && c.stuck.Has(r.name) {
 			some = append(some, it)
 		}
 	}
@@ -68,7 +36,7 @@ func (c *carrier[T]) endLocked(
 		if !locked[r.name] {
 			continue
 		}
-		c.stuck.put(r.name)
+		c.stuck.Put(r.name)
 		status, what := cache.Refused, ErrRefused
 		if r.dirty {
 			status, what = cache.Unknown, ErrNoAnswer

@@ -75,7 +75,7 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	if err := s.checkPermits(q); err != nil {
 		return err
 	}
-	s.returning.Store(!s.plain && v.returns())
+	s.returning.Store(!s.cfg.plain && v.returns())
 	s.report(v)
 	return nil
 }

@@ -78,7 +78,7 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 		for time.Since(granted) <= took {
 			time.Sleep(time.Millisecond)
 		}
-		left, err := q.Leave()
+		left, err := q.Capabilities().Mover.Leave()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -87,7 +87,7 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 		}
 		lose()
 		successor := newPeer(t, srv.URL())
-		begin, err := successor.Arrive(left)
+		begin, err := successor.Capabilities().Mover.Arrive(left)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -22,6 +23,7 @@ const (
 
 // Config is the configuration of a Store. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	URL      *storeurl.URL // its address, user, password and TLS
 	Database string
 	Table    string
@@ -30,6 +32,8 @@ type Config struct {
 	Timeout     time.Duration // of one batch, and of connecting
 	WaiterLease time.Duration // after which a host that does not repeat its request drops out
 	Poll        time.Duration // the interval of reads of locks that are waited for
+
+	plain bool // never have a write return the rows that it leaves, for tests
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z0-9_$]{1,64}$`)

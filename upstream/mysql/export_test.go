@@ -4,7 +4,7 @@ import "fmt"
 
 // WithoutReturning makes the store read rows besides writing them, as it does on
 // servers whose writes cannot return them.
-func WithoutReturning() Option { return func(s *Store) { s.plain = true } }
+func WithoutReturning(c *Config) { c.plain = true }
 
 // Numbers returns a table with the numbers from 1 to n, at most 10,000, in column seq. MySQL has no
 // sequences.

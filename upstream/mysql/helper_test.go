@@ -24,19 +24,19 @@ type peer struct {
 	last uint64
 }
 
-func newPeer(t *testing.T, url string, opts ...mysql.Option) *peer {
+func newPeer(t *testing.T, url string, set ...func(*mysql.Config)) *peer {
 	t.Helper()
-	return &peer{T: t, Store: open(t, url, opts...)}
+	return &peer{T: t, Store: open(t, url, set...)}
 }
 
 // lazyPeer is a peer that does not wait for its server.
-func lazyPeer(t *testing.T, url string, opts ...mysql.Option) *peer {
+func lazyPeer(t *testing.T, url string, set ...func(*mysql.Config)) *peer {
 	t.Helper()
 	cfg, err := mysql.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := mysql.OpenLazy(cfg, opts...)
+	s, err := mysql.OpenLazy(storetest.With(cfg, set))
 	if err != nil {
 		t.Fatal(err)
 	}

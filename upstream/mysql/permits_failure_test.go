@@ -20,15 +20,15 @@ import (
 func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	for name, opts := range map[string][]mysql.Option{"compound": nil,
-		"plain": {mysql.WithoutReturning()}} {
+	for name, set := range map[string][]func(*mysql.Config){"compound": nil,
+		"plain": {mysql.WithoutReturning}} {
 		t.Run(name, func(t *testing.T) {
 			px, err := faultproxy.TCP(srv.Addr())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer px.Close()
-			p := newPeer(t, "mysql://root@"+px.Addr()+"/locks?timeout=20s&prefix="+name, opts...)
+			p := newPeer(t, "mysql://root@"+px.Addr()+"/locks?timeout=20s&prefix="+name, set...)
 			held, _ := p.takePermit("k", 3)
 			row := func(where string) string {
 				return "SELECT COUNT(*) FROM locks.locksidecar_permits WHERE name='" + name +

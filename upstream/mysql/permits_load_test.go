@@ -24,11 +24,11 @@ import (
 func TestSemaphoresUnderLoad(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
 		var sems [3]guardedSem
 		var wg sync.WaitGroup
 		for host := range 3 {
-			p := newPeer(t, url+"&timeout=30s", opts...)
+			p := newPeer(t, url+"&timeout=30s", set...)
 			var tokens atomic.Uint64
 			for lane := range 2 {
 				wg.Go(func() {

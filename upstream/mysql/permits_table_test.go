@@ -20,7 +20,7 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 	newPeer(t, srv.URL())
 	srv.Exec("DROP TABLE locks.locksidecar_permits; CREATE USER locker IDENTIFIED BY 'geheim'; GRANT SELECT, INSERT, UPDATE, DELETE ON locks.locksidecar TO locker")
 	core, logs := observer.New(zap.WarnLevel)
-	p := newPeer(t, "mysql://locker:geheim@"+srv.Addr()+"/locks", mysql.WithLogger(zap.New(core)))
+	p := newPeer(t, "mysql://locker:geheim@"+srv.Addr()+"/locks", func(c *mysql.Config) { c.Log = zap.New(core) })
 	for range 2 {
 		res, err := p.apply(permitOp(cache.OpTry, "k", 1, p.token()),
 			upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", p.last), Token: p.token(), TTL: long})
@@ -103,10 +103,10 @@ func TestWrongPermitsTableIsRefusedToPermitsAlone(t *testing.T) {
 func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
 		// whose row is locked; made is a semaphore that is being made
 		for _, which := range []string{"sem", "permit", "made"} {
-			p := newPeer(t, url+"&timeout=10s", opts...)
+			p := newPeer(t, url+"&timeout=10s", set...)
 			locked := p.token()
 			if which != "made" {
 				locked, _ = p.takePermit("locked"+which, 2)

@@ -32,9 +32,9 @@ func (p *peer) takePermit(key string, limit uint32) (token, base uint64) {
 
 // bothWays runs a test with the statements for MariaDB, and with those for MySQL.
 func bothWays(t *testing.T, srv *testserver.MariaDB,
-	do func(t *testing.T, url string, opts ...mysql.Option)) {
+	do func(t *testing.T, url string, set ...func(*mysql.Config))) {
 	t.Run("compound", func(t *testing.T) { do(t, srv.URL()+"?prefix=c:") })
-	t.Run("plain", func(t *testing.T) { do(t, srv.URL()+"?prefix=p:", mysql.WithoutReturning()) })
+	t.Run("plain", func(t *testing.T) { do(t, srv.URL()+"?prefix=p:", mysql.WithoutReturning) })
 }
 
 // transactions counts those that are under way at the server.
@@ -45,8 +45,8 @@ func transactions(srv *testserver.MariaDB) string {
 func TestLocksAndPermitsInOneBatch(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		p := newPeer(t, url, opts...)
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
+		p := newPeer(t, url, set...)
 		a, b := p.token(), p.token()
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "k", Token: a, TTL: long},
 			permitOp(cache.OpTry, "k", 1, b),
@@ -74,9 +74,9 @@ func TestLocksAndPermitsInOneBatch(t *testing.T) {
 func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
 		const limit = 1000
-		p, q := newPeer(t, url+"&timeout=30s", opts...), newPeer(t, url+"&timeout=30s", opts...)
+		p, q := newPeer(t, url+"&timeout=30s", set...), newPeer(t, url+"&timeout=30s", set...)
 		bases := map[uint64]bool{}
 		var all []upstream.Op
 		for len(all) < limit {
@@ -141,8 +141,8 @@ func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 func TestOrphanedPermitsComeBack(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		p, q := newPeer(t, url, opts...), newPeer(t, url+"&poll=10ms", opts...)
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
+		p, q := newPeer(t, url, set...), newPeer(t, url+"&poll=10ms", set...)
 		kept, _ := q.takePermit("k", 3)
 		var lost []uint64
 		for range 2 {
@@ -180,8 +180,8 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 func TestBasesOfPermitsAreUsedUpOneDay(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		p := newPeer(t, url, opts...)
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
+		p := newPeer(t, url, set...)
 		op := permitOp(cache.OpTry, "k", 1000, p.token())
 		op.Floor = cache.MaxBase - upstream.MaxBatch
 		res, _ := p.apply(op)
@@ -219,8 +219,8 @@ func TestBasesOfPermitsAreUsedUpOneDay(t *testing.T) {
 
 func TestCountsOfSemaphoresHeal(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
-	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		p := newPeer(t, url, opts...)
+	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
+		p := newPeer(t, url, set...)
 		a, _ := p.takePermit("k", 2)
 		p.takePermit("k", 2)
 		// By hand, as doc.go says: one permit, and then all.

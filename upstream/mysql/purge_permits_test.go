@@ -8,23 +8,24 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 func TestPurgeClearsSemaphores(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
-	for _, opts := range [][]Option{nil, {WithoutReturning()}} {
-		purgesSemaphores(t, srv, opts...)
+	for _, set := range [][]func(*Config){nil, {WithoutReturning}} {
+		purgesSemaphores(t, srv, set...)
 	}
 }
 
-func purgesSemaphores(t *testing.T, srv *testserver.MariaDB, opts ...Option) {
+func purgesSemaphores(t *testing.T, srv *testserver.MariaDB, set ...func(*Config)) {
 	cfg, err := Parse(srv.URL())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(t.Context(), cfg, opts...)
+	s, err := Open(t.Context(), storetest.With(cfg, set))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,7 +106,7 @@ func TestRightsAreAskedForByName(t *testing.T) {
 	statement, _, _ = strings.Cut(statement, ";")
 	srv.Exec("USE locks; " + statement)
 	core, logs := observer.New(zap.WarnLevel)
-	p := newPeer(t, url, mysql.WithLogger(zap.New(core)))
+	p := newPeer(t, url, func(c *mysql.Config) { c.Log = zap.New(core) })
 	p.take("a", cache.Exclusive)
 	if n := logs.FilterMessageSnippet("DELETE").Len(); n != 0 {
 		t.Errorf("it says %v", logs.All())
@@ -123,7 +123,7 @@ func TestRightsAreAskedForByName(t *testing.T) {
 	// Without DELETE it works, and says what will not.
 	srv.Exec("REVOKE DELETE ON locks.* FROM locker")
 	core, logs = observer.New(zap.WarnLevel)
-	newPeer(t, url, mysql.WithLogger(zap.New(core))).take("b", cache.Exclusive)
+	newPeer(t, url, func(c *mysql.Config) { c.Log = zap.New(core) }).take("b", cache.Exclusive)
 	if n := logs.FilterMessageSnippet("DELETE").Len(); n != 1 {
 		t.Errorf("it says %v", logs.All())
 	}

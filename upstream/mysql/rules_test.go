@@ -10,6 +10,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -69,16 +70,16 @@ func (s *scene) row() row {
 func TestServerAndRulesAgree(t *testing.T) {
 	t.Parallel()
 	t.Run("returning", func(t *testing.T) { agreeing(t) })
-	t.Run("read besides", func(t *testing.T) { agreeing(t, WithoutReturning()) })
+	t.Run("read besides", func(t *testing.T) { agreeing(t, WithoutReturning) })
 }
 
-func agreeing(t *testing.T, opts ...Option) {
+func agreeing(t *testing.T, set ...func(*Config)) {
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
 	cfg, err := Parse(srv.URL() + "?timeout=30s&waiter_lease=1m")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(t.Context(), cfg, opts...)
+	s, err := Open(t.Context(), storetest.With(cfg, set))
 	if err != nil {
 		t.Fatal(err)
 	}

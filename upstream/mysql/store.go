@@ -19,27 +19,6 @@ import (
 // maxTTL is the longest TTL: the end of a lease must be a number of 16 digits.
 const maxTTL = 10 * 365 * 24 * time.Hour
 
-// Option is an option of Open and OpenLazy.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithInstance gives the store the instance id of an earlier one, so that it continues with the
-// earlier one's leases. The numbers of its tokens must continue to rise.
-func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
-
-// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has
-// failed. Without it the store uses the process's monotonic clock, which stops while the machine is
-// suspended. Only tests may leave it out.
-func WithClock(c upstream.Clock) Option {
-	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
-}
-
-// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces
-// WithClock.
-func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
-
 // Store is a table of a MySQL or MariaDB server used for locks. It is safe for
 // concurrent use.
 type Store struct {
@@ -51,9 +30,8 @@ type Store struct {
 	fences    *upstream.FenceClock
 	batches   sync.Pool
 	returning atomic.Bool // the server's writes can return the rows that they leave
-	plain     bool        // do not use it, for tests
-	stuck     stuck
-	semsStuck stuck
+	stuck     driverkit.Stuck
+	semsStuck driverkit.Stuck
 	watch     watch
 	otherWork chan struct{} // see onOneConn
 
@@ -77,8 +55,8 @@ func (s *Store) Connections() int { return s.db.Stats().OpenConnections }
 
 // Open connects to the server, makes the table if it does not exist, and checks that both can be
 // used. Its errors name the setting to change.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := OpenLazy(cfg, opts...)
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := OpenLazy(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -94,18 +72,12 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // OpenLazy is like Open but does not wait for the server. Each connection is checked when it is
 // made. Until one passes, every op is refused with the reason. OpenLazy returns an error if a file
 // that cfg names cannot be read.
-func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), otherWork: make(chan struct{}, 1)}
-	for _, o := range opts {
-		o(s)
-	}
-	if s.fences == nil {
-		s.fences = upstream.NewFenceClock(nil)
-	}
-	var err error
-	if s.instance, err = upstream.InstanceOr(s.instance); err != nil {
+func OpenLazy(cfg Config) (*Store, error) {
+	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	s := &Store{cfg: cfg, log: cfg.Log, instance: cfg.Instance, fences: cfg.Fences,
+		otherWork: make(chan struct{}, 1)}
 	for i := range s.permitsTexts {
 		s.permitsTexts[i] = newPermitsText(cfg.permitsTable(), s.instance, i == 1)
 	}
@@ -149,9 +121,11 @@ func (s *Store) Info() upstream.Info {
 		Rebase: true, Permits: true, Queue: true, Notice: heldPause * 3 / 2, Timeout: s.cfg.Timeout}
 }
 
-// Capabilities returns the optional parts of the contract that the store implements.
+// Capabilities returns the optional parts of the contract that the store implements. The Mover does
+// not pass on the keys that this store polls, because each renewal and each request names them
+// again.
 func (s *Store) Capabilities() upstream.Capabilities {
-	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s, Connections: s.Connections}
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections}
 }
 
 // Hints returns the stream of hints that result from polls.
@@ -224,20 +198,4 @@ func (s *Store) valid(op *upstream.Op) error {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
-}
-
-// Identity returns the instance id. With it and the numbers of their tokens, another process
-// continues with the leases.
-func (s *Store) Identity() string { return s.instance }
-
-// Leave returns the state of the fence clock. The keys that this store polls are not part of it:
-// each renewal and each request names them again.
-func (s *Store) Leave() ([]byte, error) { return s.fences.Leave(), nil }
-
-// Stay has nothing to do.
-func (s *Store) Stay() {}
-
-// Arrive adopts the state of the fence clock.
-func (s *Store) Arrive(b []byte) (begin func(), err error) {
-	return func() {}, s.fences.Arrive(b)
 }

@@ -19,7 +19,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open opens a store at url and closes it with the test.
-func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
+func open(t testing.TB, url string, set ...func(*mysql.Config)) *mysql.Store {
 	t.Helper()
 	cfg, err := mysql.Parse(url)
 	if err != nil {
@@ -29,7 +29,7 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 		cfg.Timeout = 10 * time.Second
 	}
 	s := storetest.Opened(t, func() (*mysql.Store, error) {
-		return mysql.Open(t.Context(), cfg, opts...)
+		return mysql.Open(t.Context(), storetest.With(cfg, set))
 	})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -41,14 +41,14 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 
 // reach opens a store for the suite, which closes it.
 func reach(t testing.TB, srv *testserver.MariaDB, prefix string,
-	opts ...mysql.Option) *mysql.Store {
+	set ...func(*mysql.Config)) *mysql.Store {
 	t.Helper()
 	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=5s&poll=20ms&timeout=10s&prefix=" +
 		url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := mysql.Open(t.Context(), cfg, opts...)
+	s, err := mysql.Open(t.Context(), storetest.With(cfg, set))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,12 +61,12 @@ const quickly = "--innodb-flush-log-at-trx-commit=0"
 func TestConformance(t *testing.T) { conform(t) }
 
 // TestConformanceWithoutReturning does what MySQL is asked for.
-func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutReturning()) }
+func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutReturning) }
 
-func conform(t *testing.T, opts ...mysql.Option) {
+func conform(t *testing.T, set ...func(*mysql.Config)) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly, "--max-connections=300")
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, set...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		like := "name LIKE '" + strings.ReplaceAll(prefix, "_", `\_`) + "%' AND"

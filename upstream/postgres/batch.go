@@ -3,11 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -51,7 +49,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 		b.items = append(b.items, item{i, op, s.cfg.Prefix + op.Key, s.token(op.Token), kindOf(op)})
 	}
 	slices.SortFunc(b.items, func(a, c item) int { return strings.Compare(a.name, c.name) })
-	b.waits = !s.stuck.any(b.items)
+	b.waits = !s.anyStuck(b.items)
 	if len(b.items) > 0 {
 		b.carry(ctx)
 	}
@@ -259,10 +257,10 @@ func isHeld(st cache.Status) bool { return st == cache.Busy || st == cache.Queue
 // endLocked ends an item whose row is locked, if it has been locked for too long already.
 func (b *batch) endLocked(it *item) bool {
 	s := b.store
-	if !s.stuck.has(it.name) && time.Since(b.began) <= s.cfg.lockWait() {
+	if !s.stuck.Has(it.name) && time.Since(b.began) <= s.cfg.lockWait() {
 		return false
 	}
-	s.stuck.put(it.name)
+	s.stuck.Put(it.name)
 	b.end(it, cache.Refused, s.reason(ErrRefused, errLocked))
 	return true
 }
@@ -281,34 +279,7 @@ func (b *batch) endAll(st cache.Status, err error) {
 	b.items = nil
 }
 
-// stuckTime is how long a row is remembered that another transaction kept locked.
-const stuckTime = 10 * time.Second
-
-// stuck has the names of rows that others keep locked. They must not delay the other locks of a
-// batch.
-type stuck struct {
-	mu    sync.Mutex
-	until map[string]time.Time // guarded by mu
-}
-
-func (s *stuck) put(name string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.until == nil {
-		s.until = map[string]time.Time{}
-	}
-	now := time.Now()
-	maps.DeleteFunc(s.until, func(_ string, end time.Time) bool { return now.After(end) })
-	s.until[name] = now.Add(stuckTime)
-}
-
-// has reports whether name was locked a moment ago.
-func (s *stuck) has(name string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return time.Now().Before(s.until[name])
-}
-
-func (s *stuck) any(items []item) bool {
-	return slices.ContainsFunc(items, func(it item) bool { return s.has(it.name) })
+// anyStuck reports whether the row of any of items was found locked not long ago.
+func (s *Store) anyStuck(items []item) bool {
+	return slices.ContainsFunc(items, func(it item) bool { return s.stuck.Has(it.name) })
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -24,6 +25,7 @@ const (
 
 // Config names a server and a table. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	URL      *storeurl.URL // its address, user, password and TLS
 	Database string
 	Schema   string

@@ -14,7 +14,6 @@
 //	watch.go                hints, by LISTEN
 //	list.go, registry.go    listings, holders and the entries of daemons
 //	purge.go                deletes rows long unused
-//	move.go                 what a successor process has to know
 //	store.go                the Store
 //
 // # Layout

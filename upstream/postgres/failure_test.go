@@ -39,7 +39,7 @@ type peer struct {
 	last uint64
 }
 
-func openURL(t *testing.T, url string, opts ...postgres.Option) (*peer, error) {
+func openURL(t *testing.T, url string) (*peer, error) {
 	t.Helper()
 	cfg, err := postgres.Parse(url)
 	if err != nil {
@@ -48,7 +48,7 @@ func openURL(t *testing.T, url string, opts ...postgres.Option) (*peer, error) {
 	if cfg.Timeout == postgres.DefaultTimeout { // a busy machine may stall for longer
 		cfg.Timeout = 5 * time.Second
 	}
-	s, err := postgres.Open(t.Context(), cfg, opts...)
+	s, err := postgres.Open(t.Context(), cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -56,9 +56,9 @@ func openURL(t *testing.T, url string, opts ...postgres.Option) (*peer, error) {
 	return &peer{T: t, Store: s}, nil
 }
 
-func newPeer(t *testing.T, url string, opts ...postgres.Option) *peer {
+func newPeer(t *testing.T, url string) *peer {
 	t.Helper()
-	return storetest.Opened(t, func() (*peer, error) { return openURL(t, url, opts...) })
+	return storetest.Opened(t, func() (*peer, error) { return openURL(t, url) })
 }
 
 // behind is a peer behind a proxy.

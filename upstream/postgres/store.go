@@ -21,27 +21,6 @@ import (
 // maxTTL is the longest TTL of a lease.
 const maxTTL = 10 * 365 * 24 * time.Hour
 
-// Option changes how a Store is opened.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithInstance gives the store the instance id of an earlier one, whose leases it continues. The
-// numbers of its tokens must continue to rise, too.
-func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
-
-// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has
-// failed. Without it the store uses the process's monotonic clock, which stops while the machine is
-// suspended. Only tests may leave it out.
-func WithClock(c upstream.Clock) Option {
-	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
-}
-
-// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces
-// WithClock.
-func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
-
 // Store is a table of a PostgreSQL server used for locks. It is safe for concurrent use.
 type Store struct {
 	cfg      Config
@@ -51,7 +30,7 @@ type Store struct {
 	pool     pool
 	instance string // the part of our tokens that no other store's tokens have
 	fences   *upstream.FenceClock
-	stuck    stuck
+	stuck    driverkit.Stuck
 	hints    driverkit.Hints
 	asides   chan struct{} // see aside
 
@@ -71,8 +50,8 @@ func (s *Store) Connections() int { return s.pool.connections() }
 
 // Open connects to the server, makes the tables if they are not there, and checks that both can be
 // used. The error says what to change.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := OpenLazy(cfg, opts...)
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := OpenLazy(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -89,19 +68,13 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // OpenLazy is Open without waiting for the server: each connection is checked when it is made, and
 // until one passes, every op is refused with the reason. It fails if a file that cfg names cannot
 // be read.
-func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, names: newNames(&cfg), log: zap.NewNop(), asides: make(chan struct{}, 1),
-		hints: driverkit.NewHints(hintBuffer)}
-	for _, o := range opts {
-		o(s)
-	}
-	if s.fences == nil {
-		s.fences = upstream.NewFenceClock(nil)
-	}
-	var err error
-	if s.instance, err = upstream.InstanceOr(s.instance); err != nil {
+func OpenLazy(cfg Config) (*Store, error) {
+	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
+	s := &Store{cfg: cfg, names: newNames(&cfg), log: cfg.Log, instance: cfg.Instance, fences: cfg.Fences,
+		asides: make(chan struct{}, 1), hints: driverkit.NewHints(hintBuffer)}
+	var err error
 	if s.base, err = s.baseOptions(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
@@ -129,9 +102,10 @@ func (s *Store) Info() upstream.Info {
 		Rebase: true, Queue: true, Timeout: s.cfg.Timeout}
 }
 
-// Capabilities returns the optional parts of the contract that the store implements.
+// Capabilities returns the optional parts of the contract that the store implements. The Mover does
+// not pass on the places in queues, because joins renew them.
 func (s *Store) Capabilities() upstream.Capabilities {
-	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s, Connections: s.Connections}
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections}
 }
 
 // Hints is the stream of notifications.

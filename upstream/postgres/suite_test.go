@@ -21,15 +21,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const quickly = "fsync=off"
 
 // reach opens a store for the suite, which closes it.
-func reach(t testing.TB, srv *testserver.Postgres, prefix string,
-	opts ...postgres.Option) *postgres.Store {
+func reach(t testing.TB, srv *testserver.Postgres, prefix string) *postgres.Store {
 	t.Helper()
 	cfg, err := postgres.Parse(srv.URL() + "?waiter_lease=5s&timeout=10s&prefix=" +
 		url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := postgres.Open(t.Context(), cfg, opts...)
+	s, err := postgres.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

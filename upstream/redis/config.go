@@ -9,10 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// What a Config has unless its URL says otherwise.
+// The values of a Config unless its URL gives others.
 const (
 	DefaultPrefix      = "lock:"
 	DefaultTimeout     = time.Second
@@ -22,46 +23,52 @@ const (
 // Secret is a password. It never shows itself when printed or marshalled.
 type Secret = storeurl.Secret
 
-// Kind is what stands behind a URL.
+// Kind is the kind of Redis that a URL names.
 type Kind uint8
 
 // The kinds.
 const (
 	Standalone Kind = iota // one server
-	Sentinel               // a master that sentinels name
+	Sentinel               // a master, which sentinels name
 	Cluster                // masters that share the slots
 )
 
-// Config says which Redis to use and how. Parse makes it from a URL.
+// Config names a Redis and says how to use it. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	storeurl.URL
 	Kind    Kind
 	Network string // "tcp" or "unix"
 	Addr    string // host:port, or the socket's path; of Sentinel and Cluster all hosts of the URL
-	Master  string // what the sentinels call it
+	Master  string // the sentinels' name for it
 	DB      int
 
 	SentinelUser         string
-	SentinelPasswordFile string // read anew for every question
+	SentinelPasswordFile string // read anew for each connection to a sentinel
 	SentinelPlain        bool   // no TLS to the sentinels although there is to the master
 
 	Prefix string // of the locks' names
-	// after which a host that does not repeat itself drops out of queues
+	// WaiterLease is the time after which a host that does not repeat its join leaves the queue.
 	WaiterLease   time.Duration
 	AllowEviction bool // use a server that may evict locks
+	// MinUptime makes the store refuse every op while its server has run for less, or does not
+	// report its uptime. The errors say how long that will last. Among several independent servers,
+	// one that may have forgotten its locks must not vote until all of these have expired. The URL
+	// does not set it.
+	MinUptime time.Duration
 
-	WaitReplicas int           // how many replicas have to have what was granted or renewed
-	WaitAOF      AOF           // where it has to be on disk
-	WaitTimeout  time.Duration // how long to wait for that; half of Timeout unless given
+	WaitReplicas int           // the number of replicas that must have each grant and renewal
+	WaitAOF      AOF           // the servers that must have it on disk
+	WaitTimeout  time.Duration // the longest wait for both; half of Timeout unless given
 }
 
-// AOF says on how many servers' disks something has to be.
+// AOF says which servers must have a write on disk.
 type AOF struct {
-	Local    bool // the master's
+	Local    bool // the master
 	Replicas int
 }
 
-// String is how a URL says it.
+// String returns the value of the parameter wait_aof.
 func (a AOF) String() string {
 	var s []string
 	if a.Local {
@@ -105,7 +112,7 @@ var forms = []struct {
 		Secure: []string{"rediss+cluster"}, Port: "6379"}},
 }
 
-// Parse understands
+// Parse reads
 //
 //	redis://[user[:password]@]host[:port][/db]          rediss:// with TLS
 //	redis+unix:///path, unix:///path
@@ -115,7 +122,7 @@ var forms = []struct {
 // with the parameters timeout, password_file, prefix, db (not of a cluster),
 // waiter_lease, allow_eviction, wait_replicas, wait_aof, wait_timeout; for TLS ca,
 // cert, key and server_name; for Sentinel sentinel_user, sentinel_password_file and
-// sentinel_tls. It connects to nothing and opens no file; its errors are ErrConfig
+// sentinel_tls. It connects to nothing and opens no file. Its errors are ErrConfig
 // and show no secret.
 func Parse(raw string) (Config, error) {
 	c, err := parse(raw)
@@ -192,7 +199,7 @@ func (c *Config) setDB(s string) error {
 	return nil
 }
 
-// check takes the path apart and looks at what one part alone does not show.
+// check splits the path, and checks what several parts of c have in common.
 func (c *Config) check() error {
 	if c.WaitTimeout == 0 {
 		c.WaitTimeout = c.Timeout / 2
@@ -242,7 +249,7 @@ func (c *Config) checkPath() error {
 	return c.setDB(db)
 }
 
-// String is the URL without its secrets.
+// String returns the URL without its secrets.
 func (c Config) String() string {
 	u, q := c.URL, url.Values{"prefix": {c.Prefix}}
 	switch {

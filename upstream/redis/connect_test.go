@@ -17,16 +17,17 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-func openURL(t *testing.T, url string, opts ...redis.Option) (*peer, error) {
+func openURL(t *testing.T, url string, set ...func(*redis.Config)) (*peer, error) {
 	t.Helper()
 	cfg, err := redis.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := redis.Open(t.Context(), cfg, opts...)
+	s, err := redis.Open(t.Context(), storetest.With(cfg, set))
 	if err != nil {
 		return nil, err
 	}
@@ -89,7 +90,7 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 	grant(full...)
 	url := "redis://locker:geheim@" + srv.Addr()
 	core, logs := observer.New(zap.WarnLevel)
-	p, err := openURL(t, url, redis.WithLogger(zap.New(core)))
+	p, err := openURL(t, url, func(c *redis.Config) { c.Log = zap.New(core) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +107,7 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 	// Without the right to look it is a warning, not a refusal.
 	grant("-info", "-role", "-config")
 	core, logs = observer.New(zap.WarnLevel)
-	if _, err := openURL(t, url, redis.WithLogger(zap.New(core))); err != nil {
+	if _, err := openURL(t, url, func(c *redis.Config) { c.Log = zap.New(core) }); err != nil {
 		t.Error(err)
 	}
 	if n := logs.FilterMessageSnippet("maxmemory-policy").Len(); n != 1 {
@@ -176,12 +177,13 @@ func TestAnInstanceGoesOnWithItsLeases(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "")
 	a, _ := p.take("a", cache.Exclusive)
-	q := &peer{T: t, Store: open(t, srv, "", redis.WithInstance(p.Instance())), last: p.last}
+	q := &peer{T: t, Store: open(t, srv, "", continuing(p.Instance())), last: p.last}
 	q.want(q.do(cache.OpRenew, 0, "a", a), cache.Done)
 	q.want(q.do(cache.OpRelease, 0, "a", a), cache.Done)
 	cfg, _ := redis.Parse(srv.URL())
 	for _, id := range []string{"x", "AAAAAAAAAAAAAAAAAAAAAAA", "AAAAAAAAAAAAAAAAAAAA.A"} {
-		if _, err := redis.OpenLazy(cfg, redis.WithInstance(id)); err == nil {
+		cfg.Instance = id
+		if _, err := redis.OpenLazy(cfg); err == nil {
 			t.Errorf("%q is accepted", id)
 		}
 	}

@@ -8,7 +8,7 @@
 //	config and connection  config.go, dial.go, redact.go, errors.go, node.go, check.go, uptime.go,
 //	                       sentinel.go, cluster.go, clustermap.go
 //	wire and batch         slot.go, script.go, batch.go, pipeline.go, wait.go, results.go
-//	lock rules             store.go, takeover.go, lua/ (fast.lua, then a script for each kind of op)
+//	lock rules             store.go, lua/ (fast.lua, then a script for each kind of op)
 //	permits                permits.go, lua/permit*.lua, lua/semaphore.lua
 //	watch                  watch.go, publish.go, questions.go
 //	list                   list.go, registry.go

@@ -61,7 +61,7 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 			addr.leadTo(next)
 
 			p.eventually("the floor is above it", func() bool { return time.Since(granted) > took })
-			left, err := q.Leave()
+			left, err := q.Capabilities().Mover.Leave()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 				h := q
 				if name != "the daemon" {
 					h = &peer{T: t, Store: openStore(t, next.URL())}
-					begin, err := h.Arrive(left)
+					begin, err := h.Capabilities().Mover.Arrive(left)
 					if err != nil {
 						t.Fatal(err)
 					}

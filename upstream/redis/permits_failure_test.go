@@ -45,7 +45,7 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p, q := newPeer(t, srv, "timeout=500ms"), newPeer(t, srv, "timeout=10s")
 	// p with more time
-	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", redis.WithInstance(p.Instance()))}
+	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", continuing(p.Instance()))}
 	const limit = 4
 	unknown := func(ops ...upstream.Op) {
 		t.Helper()

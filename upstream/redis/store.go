@@ -30,27 +30,6 @@ const perCall = 128
 
 const hintBuffer = 1024
 
-// Option changes how a Store is opened.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithInstance gives the store the instance id of an earlier one, and with it that store's leases.
-// The numbers of its tokens must continue to rise.
-func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
-
-// WithClock sets the boot clock, with which fence bases follow the clock of a failed master.
-// Without it the store uses the process's monotonic clock, which stops while the machine is
-// suspended. Only tests may leave it out.
-func WithClock(c upstream.Clock) Option {
-	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
-}
-
-// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces
-// WithClock.
-func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
-
 // Store is a Redis used for locks. It is safe for concurrent use.
 type Store struct {
 	open     atomic.Int64 // connections
@@ -59,8 +38,8 @@ type Store struct {
 	single   *node       // nil with a cluster
 	cluster  *cluster    // nil without
 	sentinel *sentinel   // nil without
-	names    []slotNames // by slot; of one without a cluster
-	instance string      // it is part of all tokens of this store, and of no others
+	names    []slotNames // by slot; without a cluster there is one
+	instance string      // the part of our tokens that no other Store's tokens have
 	batches  sync.Pool
 	uptime   uptime
 	fences   *upstream.FenceClock
@@ -78,7 +57,7 @@ type Store struct {
 
 	logged struct {
 		sync.Mutex
-		servers map[string]serverInfo // what was last logged of each; guarded by Mutex
+		servers map[string]serverInfo // as last logged; guarded by Mutex
 	}
 }
 
@@ -90,8 +69,8 @@ func (s *Store) Connections() int { return int(s.open.Load()) }
 // Open connects to the server and checks that it can be used. In a cluster, it checks every master
 // that can be reached. The error says what to change. It is upstream.ErrDown if no server answered,
 // or only one that cannot serve yet: then the configuration may be right.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := OpenLazy(cfg, opts...)
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := OpenLazy(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -107,24 +86,19 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // OpenLazy is Open without waiting for the server. Each connection is checked when it is made, and
 // until one passes, every op is refused with the reason. OpenLazy fails if a file that cfg names
 // cannot be read.
-func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
+func OpenLazy(cfg Config) (*Store, error) {
+	if err := cfg.Complete(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
 	makeScripts()
 	s := &Store{
-		cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: driverkit.NewHints(hintBuffer),
+		uptime: uptime{min: cfg.MinUptime},
+		cfg:    cfg, log: cfg.Log, instance: cfg.Instance, fences: cfg.Fences,
+		names: standaloneNames[:], hints: driverkit.NewHints(hintBuffer),
 		hintQueue: make(chan string, hintBuffer), messageQueue: make(chan string, 2*maxAnswers),
 		errands: make(chan errand),
 	}
 	s.logged.servers = map[string]serverInfo{}
-	for _, o := range opts {
-		o(s)
-	}
-	if s.fences == nil {
-		s.fences = upstream.NewFenceClock(nil)
-	}
-	var err error
-	if s.instance, err = upstream.InstanceOr(s.instance); err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
-	}
 	s.batches.New = func() any { return newBatch(s) }
 	if err := s.cfg.files(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -160,7 +134,7 @@ func (c *Config) files() error {
 	return err
 }
 
-// inspect reaches the servers and checks what a single connection does not show.
+// inspect connects to the servers, and checks what the check of a single connection does not cover.
 func (s *Store) inspect(ctx context.Context) error {
 	nodes := []*node{s.single}
 	if s.cluster != nil {
@@ -217,7 +191,7 @@ func (s *Store) Info() upstream.Info {
 func (s *Store) Capabilities() upstream.Capabilities {
 	return upstream.Capabilities{
 		Lister: s, Registrar: s, Asker: s, Answerer: s,
-		Mover: s, Connections: s.Connections, RunID: s.RunID,
+		Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections, RunID: s.RunID,
 	}
 }
 
@@ -318,7 +292,7 @@ func (s *Store) check(op *upstream.Op) error {
 	return nil
 }
 
-// reserved reports whether a lock of that name would collide with the siblings.
+// reserved reports whether a lock with this key would collide with siblings.
 func (s *Store) reserved(key string) bool {
 	if len(s.cfg.Prefix) >= len(siblingPrefix) {
 		return false // Parse refuses a reserved prefix.

@@ -17,12 +17,12 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // open opens a store on srv and closes it with the test.
-func open(t testing.TB, srv *testserver.Redis, query string, opts ...redis.Option) *redis.Store {
+func open(t testing.TB, srv *testserver.Redis, query string, set ...func(*redis.Config)) *redis.Store {
 	t.Helper()
-	return openStore(t, srv.URL()+"?"+query, opts...)
+	return openStore(t, srv.URL()+"?"+query, set...)
 }
 
-func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
+func openStore(t testing.TB, url string, set ...func(*redis.Config)) *redis.Store {
 	t.Helper()
 	cfg, err := redis.Parse(url)
 	if err != nil {
@@ -32,7 +32,7 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 		cfg.Timeout = 5 * time.Second
 	}
 	s := storetest.Opened(t, func() (*redis.Store, error) {
-		return redis.Open(t.Context(), cfg, opts...)
+		return redis.Open(t.Context(), storetest.With(cfg, set))
 	})
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -40,6 +40,11 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 		}
 	})
 	return s
+}
+
+// continuing makes a store continue with the leases of another.
+func continuing(instance string) func(*redis.Config) {
+	return func(c *redis.Config) { c.Instance = instance }
 }
 
 // reach opens a store for the suite, which closes it.

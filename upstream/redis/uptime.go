@@ -7,16 +7,11 @@ import (
 	"time"
 )
 
-// uptime is what a store knows of its server's uptime, and requires of it.
+// uptime has what a store requires of its server's uptime, and the id of the server's run.
 type uptime struct {
-	min   time.Duration          // 0: any
+	min   time.Duration          // the shortest uptime of a server that may be used
 	runID atomic.Pointer[string] // the id of the run that the last connection led to
 }
-
-// MinUptime makes the store refuse every op while its server has run for less than d, or does not
-// report its uptime. The errors say how long that will last. Among several independent servers, one
-// that may have forgotten its locks must not vote until all of these have expired.
-func MinUptime(d time.Duration) Option { return func(s *Store) { s.uptime.min = d } }
 
 // RunID returns the id of the run of the server that the last connection led to. It is empty if
 // there was no connection yet, or if the server does not report it.
@@ -29,8 +24,8 @@ func (s *Store) RunID() string {
 
 // check reads the reply to INFO server on a new connection. No connection outlives a restart. The
 // uptime is in whole seconds, so the server may have started up to one second later than it seems.
-// It follows the server's wall clock. A step of that clock ends leases too, so it does no harm
-// beyond that.
+// The uptime follows the server's wall clock. A step of that clock changes the uptime, but it ends
+// leases, too, so this adds no harm.
 func (a *uptime) check(info string) error {
 	id := infoField(info, "run_id")
 	a.runID.Store(&id)

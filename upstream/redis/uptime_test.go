@@ -17,11 +17,13 @@ func TestAServerThatRestartedDoesNotVoteUntilItIsOldEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Hour)); err == nil ||
+	cfg.MinUptime = time.Hour
+	if _, err := redis.Open(t.Context(), cfg); err == nil ||
 		!strings.Contains(err.Error(), "does not vote for another 1h0m") {
 		t.Fatalf("opening a store that asks for an hour: %v", err)
 	}
-	s, err := redis.OpenLazy(cfg, redis.MinUptime(time.Second))
+	cfg.MinUptime = time.Second
+	s, err := redis.OpenLazy(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,10 +62,12 @@ func TestAServerThatHidesItsUptimeDoesNotVote(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := redis.Open(t.Context(), cfg, redis.MinUptime(time.Second)); err == nil ||
+	cfg.MinUptime = time.Second
+	if _, err := redis.Open(t.Context(), cfg); err == nil ||
 		!strings.Contains(err.Error(), "does not say since when") {
 		t.Errorf("opening: %v", err)
 	}
+	cfg.MinUptime = 0
 	s, err := redis.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -76,7 +76,7 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 func (p *peer) impatient(srv *testserver.Redis) *peer {
 	p.Helper()
 	return &peer{T: p.T, Store: open(p, srv, "wait_replicas=1&wait_timeout=100ms&timeout=10s",
-		redis.WithInstance(p.Instance())), last: p.last}
+		continuing(p.Instance())), last: p.last}
 }
 
 func TestARenewalLaneWaitsOnItsOwnConnection(t *testing.T) {
@@ -117,7 +117,8 @@ func TestTooFewReplicasAreRefusedAtStartAndWarnedOfLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	core, logs := observer.New(zap.WarnLevel)
-	s, err := redis.OpenLazy(cfg, redis.WithLogger(zap.New(core)))
+	cfg.Log = zap.New(core)
+	s, err := redis.OpenLazy(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

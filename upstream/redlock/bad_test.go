@@ -44,7 +44,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 	// A quorum is enough to begin with; who is missing is said.
 	core, logs := observer.New(zap.WarnLevel)
 	two := append(start(t, 1), plain[0], c[0])
-	p := newPeer(t, two.url("timeout=2s"), redlock.WithLogger(zap.New(core)))
+	p := newPeer(t, two.url("timeout=2s"), func(c *redlock.Config) { c.Log = zap.New(core) })
 	p.take("k", cache.Exclusive)
 	if n := logs.FilterMessage("node does not vote").FilterField(zap.String("node",
 		c[0].Addr())).Len(); n == 0 {

@@ -33,6 +33,7 @@ var ErrConfig, _, _, _, _ = driverkit.Errors("redlock")
 
 // Config says which nodes to use and how. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	URL *storeurl.URL // hosts, user, password, TLS
 	DB  int
 
@@ -48,6 +49,9 @@ type Config struct {
 	// added to the nodes' TTLs.
 	Drift         float64
 	AllowEviction bool // use nodes that may evict locks
+
+	grace time.Duration // for tests, instead of graceMin
+	seed  uint64        // for tests, of what the store does at random
 }
 
 // Parse understands redlock://[user[:password]@]a[:6379],b,c[/db] and redlocks://

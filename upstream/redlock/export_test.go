@@ -1,12 +1,9 @@
 package redlock
 
-import (
-	"math/rand/v2"
-	"time"
-)
+import "time"
 
 // WithGrace makes calls wait at least d for the nodes that are not needed.
-func WithGrace(d time.Duration) Option { return func(s *Store) { s.grace = d } }
+func WithGrace(d time.Duration) func(*Config) { return func(c *Config) { c.grace = d } }
 
 // Left returns the number of leases in the store, and of pending releases at its nodes.
 func (s *Store) Left() (leases, pending int) {
@@ -19,6 +16,4 @@ func (s *Store) Left() (leases, pending int) {
 }
 
 // WithSeed makes what the store does at random repeatable.
-func WithSeed(seed uint64) Option {
-	return func(s *Store) { s.rand = rand.New(rand.NewPCG(seed, 1)) }
-}
+func WithSeed(seed uint64) func(*Config) { return func(c *Config) { c.seed = seed } }

@@ -25,9 +25,9 @@ type peer struct {
 }
 
 // newPeer opens a store on url and closes it with the test.
-func newPeer(t testing.TB, url string, opts ...redlock.Option) *peer {
+func newPeer(t testing.TB, url string, set ...func(*redlock.Config)) *peer {
 	t.Helper()
-	p := &peer{TB: t, Store: open(t, url, opts...)}
+	p := &peer{TB: t, Store: open(t, url, set...)}
 	t.Cleanup(p.end)
 	return p
 }

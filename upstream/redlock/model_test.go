@@ -145,12 +145,13 @@ func (s *sim) instance(name string, f faults, rnd *rand.Rand) {
 	}
 	cfg.URL.Hosts = cfg.URL.Hosts[:len(s.srvs)]
 	i := 0
+	redlock.WithSeed(s.seed)(&cfg)
 	st, err := redlock.OpenLazy(cfg, func(redlock.Member) (upstream.Store, error) {
 		i++
 		return &link{srv: s.srvs[i-1], instance: name,
 			rnd: rand.New(rand.NewPCG(s.seed, uint64(100*i)+uint64(name[1]))), mu: &s.rmu, faults: f,
 			wg: &s.world}, nil
-	}, redlock.WithSeed(s.seed))
+	})
 	if err != nil {
 		s.t.Error(err)
 		return

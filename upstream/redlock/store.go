@@ -1,6 +1,7 @@
 package redlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,20 +15,6 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
-
-// Option changes how a Store is opened.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithClock sets the boot clock. Without it, the store uses a clock that stops while the machine is
-// suspended.
-func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
-
-// WithInstance gives the store the instance id of an earlier one, and with it that store's leases.
-// The numbers of its tokens must continue to rise.
-func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
 // Store combines several independent servers. It is safe for concurrent use.
 type Store struct {
@@ -58,9 +45,9 @@ var _ upstream.Store = (*Store)(nil)
 // Open connects to the nodes and checks those that can be reached. They must be a quorum. The error
 // says what to change. member opens a node without waiting for it; the store closes it.
 func Open(
-	ctx context.Context, cfg Config, member func(Member) (upstream.Store, error), opts ...Option,
+	ctx context.Context, cfg Config, member func(Member) (upstream.Store, error),
 ) (*Store, error) {
-	s, err := OpenLazy(cfg, member, opts...)
+	s, err := OpenLazy(cfg, member)
 	if err != nil {
 		return nil, err
 	}
@@ -73,19 +60,15 @@ func Open(
 // OpenLazy is Open without waiting for the nodes. While fewer than a quorum of them can be used,
 // every op is refused with the reasons.
 func OpenLazy(
-	cfg Config, member func(Member) (upstream.Store, error), opts ...Option,
+	cfg Config, member func(Member) (upstream.Store, error),
 ) (*Store, error) {
-	start := time.Now()
-	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) },
-		grace:  graceMin,
+	if err := cfg.Complete(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := &Store{cfg: cfg, log: cfg.Log, clock: cfg.Clock, instance: cfg.Instance,
+		grace:  cmp.Or(cfg.grace, graceMin),
 		wakeup: make(chan struct{}, 1), releaserDone: make(chan struct{}), leases: map[leaseID]*lease{},
-		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
-	for _, o := range opts {
-		o(s)
-	}
-	if s.instance == "" {
-		s.instance = upstream.NewInstance()
-	}
+		rand: rand.New(rand.NewPCG(cmp.Or(cfg.seed, rand.Uint64()), 1))}
 	for i, host := range cfg.URL.Hosts {
 		m, err := member(cfg.member(host, s.instance))
 		if err != nil {

@@ -59,7 +59,8 @@ func member(m redlock.Member) (upstream.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return redis.OpenLazy(cfg, redis.WithInstance(m.Instance))
+	cfg.Instance = m.Instance
+	return redis.OpenLazy(cfg)
 }
 
 // agedMember is member as the daemon has it.
@@ -68,10 +69,11 @@ func agedMember(m redlock.Member) (upstream.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return redis.OpenLazy(cfg, redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+	cfg.Instance, cfg.MinUptime = m.Instance, m.MinUptime
+	return redis.OpenLazy(cfg)
 }
 
-func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
+func open(t testing.TB, url string, set ...func(*redlock.Config)) *redlock.Store {
 	t.Helper()
 	cfg, err := redlock.Parse(url)
 	if err != nil {
@@ -83,7 +85,7 @@ func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	return storetest.Opened(t, func() (*redlock.Store, error) {
-		return redlock.Open(ctx, cfg, member, opts...)
+		return redlock.Open(ctx, storetest.With(cfg, set), member)
 	})
 }
 

@@ -10,3 +10,11 @@ func Rounds(usual, long int) int {
 	}
 	return usual
 }
+
+// With returns cfg after the changes that set makes.
+func With[C any](cfg C, set []func(*C)) C {
+	for _, f := range set {
+		f(&cfg)
+	}
+	return cfg
+}

@@ -26,12 +26,15 @@ const maxChroot = 256
 
 // Config selects a ZooKeeper and how to use it. Parse makes it from a URL.
 type Config struct {
+	driverkit.Options
 	url     *storeurl.URL
 	Servers []string      // host:port each
 	Chroot  string        // the locks' common path: empty, or "/a/b"
 	Session time.Duration // the requested session timeout; the granted one counts
 	Timeout time.Duration // the limit of one batch, and of connecting to one server
 	Open    bool          // nodes are accessible to all users, not only to the URL's
+
+	idle idleLimits
 }
 
 // Parse reads zookeeper://[user:password@]host[:port][,host[:port]…][/chroot/path] with the
@@ -47,7 +50,7 @@ func Parse(raw string) (Config, error) {
 }
 
 func parse(raw string) (Config, error) {
-	c, acl := Config{Session: DefaultSession}, ""
+	c, acl := Config{Session: DefaultSession, idle: defaultIdle}, ""
 	u, err := storeurl.Parse(raw, storeurl.Spec{
 		Schemes: []string{"zookeeper"}, Port: "2181", CanTLS: true, NeedsUser: true, NeedsPassword: true,
 		Params: map[string]func(string) error{

@@ -11,7 +11,7 @@ import (
 func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 	var now int64
 	const ms = int64(time.Millisecond)
-	s := newStore(Config{})
+	s := bareStore(t)
 	s.clock = func() int64 { return now }
 	first := &wire{sent: 1000 * ms}
 	se := &session{store: s, no: 1, ttl: 4 * time.Second, wire: first, ready: true}
@@ -69,4 +69,14 @@ func TestTouchesStayFew(t *testing.T) {
 	if len(w.exchanges) > 130 {
 		t.Errorf("there are %d", len(w.exchanges))
 	}
+}
+
+// bareStore returns a Store without goroutines and servers.
+func bareStore(t *testing.T) *Store {
+	t.Helper()
+	var cfg Config
+	if err := cfg.Complete(); err != nil {
+		t.Fatal(err)
+	}
+	return newStore(cfg)
 }

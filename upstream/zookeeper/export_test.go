@@ -3,8 +3,8 @@ package zookeeper
 import "time"
 
 // WithIdle changes when and how fast idle parents are removed.
-func WithIdle(after time.Duration, limit int, pause time.Duration) Option {
-	return func(s *Store) { s.idle.after, s.idle.limit, s.idle.pause = after, limit, pause }
+func WithIdle(after time.Duration, limit int, pause time.Duration) func(*Config) {
+	return func(c *Config) { c.idle = idleLimits{after, limit, pause} }
 }
 
 // IdleCost is the memory of an idle parent, without its path.

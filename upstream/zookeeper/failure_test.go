@@ -234,9 +234,10 @@ func TestSessionOverOnlyHereIsEndedAtTheServerToo(t *testing.T) {
 	srv := testserver.StartZooKeeper(t, "maxSessionTimeout=600000")
 	proxy, url := proxied(t, srv)
 	var ahead atomic.Int64
+	cfg := config(t, url+"?session=300s&timeout=1s")
+	cfg.Clock = func() int64 { return clock() + ahead.Load() }
 	p := adopt(t, storetest.Opened(t, func() (*zookeeper.Store, error) {
-		return zookeeper.Open(t.Context(), config(t, url+"?session=300s&timeout=1s"),
-			zookeeper.WithClock(func() int64 { return clock() + ahead.Load() }))
+		return zookeeper.Open(t.Context(), cfg)
 	}))
 	tok, _ := p.take("a", cache.Exclusive)
 	no := p.want(p.answered(func() cache.Result { return p.renew("a", tok) }), cache.Done).SessionNo
@@ -404,7 +405,7 @@ func nth(t testing.TB, c *zk.Conn, path string, n int) string {
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
-	s, err := zookeeper.Open(t.Context(), config(t, srv.URL()), zookeeper.WithClock(clock))
+	s, err := zookeeper.Open(t.Context(), config(t, srv.URL()))
 	if err != nil {
 		t.Fatal(err)
 	}

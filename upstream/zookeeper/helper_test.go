@@ -29,6 +29,7 @@ func config(t testing.TB, url string) zookeeper.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cfg.Clock = clock
 	return cfg
 }
 
@@ -41,14 +42,14 @@ func newPeer(t testing.TB, url string) *peer {
 	}
 	cfg := config(t, url)
 	return adopt(t, storetest.Opened(t, func() (*zookeeper.Store, error) {
-		return zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+		return zookeeper.Open(t.Context(), cfg)
 	}))
 }
 
 // lazyPeer does not wait for its server.
 func lazyPeer(t testing.TB, url string) *peer {
 	t.Helper()
-	s, err := zookeeper.OpenLazy(config(t, url), zookeeper.WithClock(clock))
+	s, err := zookeeper.OpenLazy(config(t, url))
 	if err != nil {
 		t.Fatal(err)
 	}

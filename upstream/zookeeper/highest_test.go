@@ -19,9 +19,9 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen := new(atomic.Int64)
+	cfg.Clock, cfg.Highest = clock, seen
 	for range 2 {
-		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen),
-			zookeeper.WithClock(clock))
+		s, err := zookeeper.Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,8 +34,7 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 		t.Errorf("two sessions were made, and the transaction id is %d", rev)
 	}
 	seen.Store(rev + 1000)
-	if _, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen),
-		zookeeper.WithClock(clock)); !errors.Is(err,
+	if _, err := zookeeper.Open(t.Context(), cfg); !errors.Is(err,
 		zookeeper.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
 	}

@@ -214,7 +214,7 @@ func TestNothingStaysAtTheServer(t *testing.T) {
 	p.want(p.release("a", tok), cache.Done)
 	p.eventually("the lock's node is gone", func() bool { return len(residue(t, srv, "/l")) == 0 })
 	p.take("a", cache.Exclusive) // the node that is believed to be there is made again
-	q, err := zookeeper.Open(t.Context(), config(t, srv.URL()+"/m"), zookeeper.WithClock(clock))
+	q, err := zookeeper.Open(t.Context(), config(t, srv.URL()+"/m"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,13 +38,20 @@ const (
 // does not tell a container from a permanent node, on which other clients may rely.
 const parentData = "locksidecar"
 
+// idleLimits are constant except in tests.
+type idleLimits struct {
+	after time.Duration
+	limit int // in bytes
+	pause time.Duration
+}
+
+var defaultIdle = idleLimits{idleTime, maxIdleBytes, removalPause}
+
 // idleParents remembers the parents of locks and semaphores below which this store has no node
 // left.
 type idleParents struct {
-	after time.Duration // idleTime, except in tests
-	limit int           // maxIdleBytes, except in tests
-	pause time.Duration // removalPause, except in tests
-	kick  chan struct{} // wakes the remover before its timer
+	idleLimits
+	kick chan struct{} // wakes the remover before its timer
 
 	mu     sync.Mutex
 	byPath map[string]*list.Element // of queue; guarded by mu, as is all below
@@ -58,9 +65,8 @@ type idleParent struct {
 	tries int
 }
 
-func newIdleParents() *idleParents {
-	return &idleParents{after: idleTime, limit: maxIdleBytes, pause: removalPause,
-		kick: make(chan struct{}, 1), byPath: map[string]*list.Element{}, queue: list.New()}
+func newIdleParents(limits idleLimits) *idleParents {
+	return &idleParents{idleLimits: limits, kick: make(chan struct{}, 1), byPath: map[string]*list.Element{}, queue: list.New()}
 }
 
 // note remembers that the last node of this store below path has gone.

@@ -13,7 +13,7 @@ import (
 
 // Without a connection nothing can be removed. Then the oldest parents are forgotten.
 func TestIdleParentsTakeBoundedMemory(t *testing.T) {
-	ps := newIdleParents()
+	ps := newIdleParents(defaultIdle)
 	const many = 100_000
 	for i := range many {
 		ps.note(fmt.Sprint("/order:", i))
@@ -46,7 +46,7 @@ func TestIdleParentsTakeBoundedMemory(t *testing.T) {
 	}
 
 	// A parent that is in use is tried a few times.
-	ps = newIdleParents()
+	ps = newIdleParents(defaultIdle)
 	ps.after = 0
 	ps.note("/used")
 	for n := 0; ps.queue.Len() > 0; n++ {
@@ -69,7 +69,8 @@ func TestParentsThatChangeBeforeTheyAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	s, err := Open(t.Context(), cfg, WithClock(func() int64 { return int64(time.Since(start)) }))
+	cfg.Clock = func() int64 { return int64(time.Since(start)) }
+	s, err := Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
@@ -24,9 +25,9 @@ import (
 const noServerRemoval = "-Dznode.container.checkIntervalMs=3600000"
 
 // idlePeer opens a store with opt, usually WithIdle.
-func idlePeer(t testing.TB, url string, opt ...zookeeper.Option) *peer {
+func idlePeer(t testing.TB, url string, set ...func(*zookeeper.Config)) *peer {
 	t.Helper()
-	s, err := zookeeper.Open(t.Context(), config(t, url), append(opt, zookeeper.WithClock(clock))...)
+	s, err := zookeeper.Open(t.Context(), storetest.With(config(t, url), set))
 	if err != nil {
 		t.Fatal(err)
 	}

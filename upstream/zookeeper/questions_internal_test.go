@@ -20,8 +20,9 @@ func asking(t *testing.T, srv *testserver.ZooKeeper, n int) (ss []*Store) {
 		t.Fatal(err)
 	}
 	start := time.Now()
+	cfg.Clock = func() int64 { return int64(time.Since(start)) }
 	for range n {
-		s, err := Open(t.Context(), cfg, WithClock(func() int64 { return int64(time.Since(start)) }))
+		s, err := Open(t.Context(), cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

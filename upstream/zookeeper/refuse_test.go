@@ -32,7 +32,7 @@ func refused(t *testing.T, url string, parts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
-	s, err := zookeeper.Open(ctx, config(t, url), zookeeper.WithClock(clock))
+	s, err := zookeeper.Open(ctx, config(t, url))
 	if err == nil {
 		_ = s.Close()
 	}
@@ -93,10 +93,12 @@ func TestWhatIsNotZooKeeper(t *testing.T) {
 func TestFilesThatAreNotThere(t *testing.T) {
 	for _, url := range []string{"zookeeper://u@a?password_file=/nowhere/pass",
 		"zookeeper://a?tls=true&ca=/nowhere/ca"} {
-		_, err := zookeeper.OpenLazy(config(t, url), zookeeper.WithClock(clock))
+		_, err := zookeeper.OpenLazy(config(t, url))
 		says(t, err, "/nowhere/")
 	}
-	_, err := zookeeper.OpenLazy(config(t, "zookeeper://a"))
+	cfg := config(t, "zookeeper://a")
+	cfg.Clock = nil
+	_, err := zookeeper.OpenLazy(cfg)
 	says(t, err, "clock")
 }
 

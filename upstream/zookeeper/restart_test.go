@@ -19,8 +19,9 @@ import (
 func logged(t *testing.T, url string) (*peer, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.WarnLevel)
-	s, err := zookeeper.Open(t.Context(), config(t, url), zookeeper.WithClock(clock),
-		zookeeper.WithLogger(zap.New(core)))
+	cfg := config(t, url)
+	cfg.Log = zap.New(core)
+	s, err := zookeeper.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

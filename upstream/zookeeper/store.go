@@ -18,19 +18,6 @@ import (
 
 const hintBuffer = 1024
 
-// Option changes how a Store is opened.
-type Option func(*Store)
-
-// WithLogger makes the store log to l.
-func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
-
-// WithClock gives the store its boot clock. There is no other.
-func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
-
-// WithHighest gives the store the highest transaction id that has been seen at these servers. The
-// store raises it, and refuses a server with a lower one. Several Stores may share it.
-func WithHighest(zxid *atomic.Int64) Option { return func(s *Store) { s.high = zxid } }
-
 // Store is a ZooKeeper used for locks. It is safe for concurrent use.
 type Store struct {
 	cfg   Config
@@ -69,8 +56,8 @@ var _ upstream.Store = (*Store)(nil)
 
 // Open connects and makes a session. It blocks until then, or until the servers have been tried
 // once.
-func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
-	s, err := OpenLazy(cfg, opts...)
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	s, err := OpenLazy(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -95,17 +82,17 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 
 // OpenLazy is Open without waiting for the servers. Until there is a session, every op is refused
 // with the reason. OpenLazy fails if a file that cfg names cannot be read.
-func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := newStore(cfg)
-	for _, o := range opts {
-		o(s)
-	}
+func OpenLazy(cfg Config) (*Store, error) {
 	if cfg.url == nil {
 		return nil, errors.New("open store: the configuration is not one of Parse")
 	}
-	if s.clock == nil {
+	if cfg.Clock == nil {
 		return nil, errors.New("open store: no clock")
 	}
+	if err := cfg.Complete(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s := newStore(cfg)
 	if !cfg.Open {
 		s.acl = zk.AuthACL(zk.PermAll)
 	}
@@ -123,11 +110,12 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 
 // newStore returns a Store without goroutines.
 func newStore(cfg Config) *Store {
-	return &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
+	return &Store{cfg: cfg, log: cfg.Log, clock: cfg.Clock, high: cfg.Highest,
+		host: hostName(), acl: zk.WorldACL(zk.PermAll),
 		hints: driverkit.NewHints(hintBuffer), news: driverkit.NewSessions(),
 		toCheck: make(chan struct{}, 1), questions: make(chan struct{}, 1),
 		asks:    asks{dir: cfg.Chroot + "/" + internalDir + "/" + askPrefix},
-		changed: make(chan struct{}), idle: newIdleParents(), high: new(atomic.Int64)}
+		changed: make(chan struct{}), idle: newIdleParents(cfg.idle)}
 }
 
 // Info says what kind of store this is.

@@ -27,7 +27,7 @@ func TestConformance(t *testing.T) {
 	newHost := func(options string) storetest.NewHost {
 		return func(t testing.TB, prefix string) upstream.Store {
 			cfg := config(t, srv.URL()+"/"+strings.TrimSuffix(prefix, ":")+options)
-			s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+			s, err := zookeeper.Open(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
 			}

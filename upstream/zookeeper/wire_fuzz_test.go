@@ -17,7 +17,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), uint8(7))
 	f.Add(append(hello, 0xff, 0xff, 0xff, 0xff), uint8(255))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint8) {
-		w := &wire{se: &session{store: newStore(Config{})}}
+		w := &wire{se: &session{store: bareStore(t)}}
 		for len(b) > 0 {
 			some := b[:min(len(b), int(piece)+1)]
 			b = b[len(some):]
