@@ -151,7 +151,7 @@ func (b *batch) addCall(k int, slot uint16, part []int32) {
 		args: b.args[from:len(b.args):len(b.args)]})
 }
 
-// addMoving appends a call for one op that renews or releases in a slot that moves to another node.
+// addMoving appends a call for one renewal or release in a slot that is moving to another node.
 func (b *batch) addMoving(c *call, i int32) {
 	from, op := len(b.args), &b.ops[i]
 	what := "release"
@@ -295,8 +295,8 @@ func (b *batch) text(s string) {
 	b.arg(at)
 }
 
-// arg makes the text from at on the next argument. When the slice of spans grows, the earlier
-// arguments keep pointing at the old spans, which do not change.
+// arg appends an argument: the text from position at to the end. When the slice of spans grows, the
+// earlier arguments keep pointing at the old spans, which do not change.
 func (b *batch) arg(at int) {
 	b.spans = append(b.spans, span{b, at, len(b.buf)})
 	b.args = append(b.args, &b.spans[len(b.spans)-1])

@@ -22,11 +22,11 @@ const oldestCluster = 7
 // serverInfo is what the check of a connection found out.
 type serverInfo struct {
 	version string
-	mode    string // "standalone", "cluster", "sentinel"; "" when not known
-	role    string // "" when not known
-	policy  string // "" when not known
-	aof     string // "1" when it appends to a file, "" when not known
-	online  int    // replicas that follow, -1 when not known
+	mode    string // "standalone", "cluster", "sentinel"; "" if unknown
+	role    string // "" if unknown
+	policy  string // "" if unknown
+	aof     string // "1" if the server has an append-only file; "" if unknown
+	online  int    // the number of connected replicas; -1 if unknown
 }
 
 // checkConn checks the server behind a new connection, and loads the scripts there. It runs for
@@ -34,7 +34,7 @@ type serverInfo struct {
 // before. If it fails, the ops are refused and nothing was done.
 func (s *Store) checkConn(ctx context.Context, cn *goredis.Conn, n *node) error {
 	if err := s.inspectConn(ctx, cn, n); err != nil {
-		return fmt.Errorf("check: %w", err) // go-redis takes one wrapping off
+		return fmt.Errorf("check: %w", err) // go-redis unwraps the error once
 	}
 	return nil
 }
@@ -83,8 +83,8 @@ func (s *Store) inspectConn(ctx context.Context, cn *goredis.Conn, n *node) erro
 		}
 	}
 	s.logServer(n, v)
-	// A request of its own, so that little time passes between the server's clock reading and its
-	// receipt.
+	// TIME is a request of its own, so that little time passes between the server's reading of its
+	// clock and the receipt.
 	if now, err := cn.Time(ctx).Result(); err == nil {
 		s.fences.SawClock(now.UnixMicro())
 	} else if !isReply(err) {
@@ -134,7 +134,7 @@ func (s *Store) checkKind(v serverInfo) error {
 		return fmt.Errorf("%w: its version is %s, at least %d.0 is needed in a cluster",
 			ErrServer, v.version, oldestCluster)
 	case s.cfg.Kind == Cluster:
-		return nil // a replica sends us to its master
+		return nil // a replica redirects ops to its master
 	case v.mode == "cluster":
 		return fmt.Errorf("%w: it is of a cluster; the store URL for that is redis+cluster://",
 			ErrServer)
@@ -153,7 +153,7 @@ func before(version string, major, minor int) bool {
 	return ok && v.Before(driverkit.Version{major, minor})
 }
 
-// logServer logs what is known of a server if it has changed.
+// logServer logs the properties of a server if they have changed.
 func (s *Store) logServer(n *node, v serverInfo) {
 	s.logged.Lock()
 	defer s.logged.Unlock()
@@ -181,7 +181,7 @@ func (s *Store) logServer(n *node, v serverInfo) {
 	}
 }
 
-// replicas is how many replicas must have what is granted or extended.
+// replicas returns how many replicas must have each grant and renewal.
 func (s *Store) replicas() int { return max(s.cfg.WaitReplicas, s.cfg.WaitAOF.Replicas) }
 
 func infoField(info, name string) string {

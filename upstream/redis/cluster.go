@@ -18,8 +18,8 @@ import (
 const (
 	refreshGap   = 50 * time.Millisecond  // the shortest time between two refreshes of the map
 	refreshSoon  = 200 * time.Millisecond // until the next refresh while the cluster has a fault
-	refreshLate  = 30 * time.Second       // otherwise: MOVED reports changes earlier
-	refreshWidth = 6                      // nodes asked at once
+	refreshLate  = 30 * time.Second       // in a healthy cluster, where MOVED reports changes earlier
+	refreshWidth = 6                      // the number of nodes to ask at a time
 )
 
 // cluster knows which node serves which slot. It replaces go-redis's ClusterClient, which sends a
@@ -45,7 +45,7 @@ func newCluster(s *Store) *cluster {
 
 func (c *cluster) serves(slot uint16) *node { return c.slots[slot].Load() }
 
-// requestRefresh has the map made anew soon. It does not block.
+// requestRefresh makes follow refresh the map soon. It does not block.
 func (c *cluster) requestRefresh() {
 	select {
 	case c.stale <- struct{}{}:
@@ -65,7 +65,7 @@ func (c *cluster) at(addr string) *node {
 	return n
 }
 
-// moved follows the redirection "SLOT HOST:PORT" of the node from.
+// moved records the redirection "SLOT HOST:PORT" of the node from.
 func (c *cluster) moved(slot uint16, rest string, from *node) *node {
 	n := c.redirectTarget(rest, from)
 	if n != nil {
@@ -206,7 +206,7 @@ func (c *cluster) inspect(ctx context.Context) ([]*node, error) {
 	return fine, nil
 }
 
-// ping asks all masters. One that says that the cluster works is enough.
+// ping asks all masters. It succeeds if one of them says that the cluster works.
 func (c *cluster) ping(ctx context.Context) error {
 	if err := c.ensureMap(ctx); err != nil {
 		return err

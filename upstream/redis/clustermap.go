@@ -15,7 +15,7 @@ import (
 
 // view is the cluster as one node sees it.
 type view struct {
-	ok     bool // it says that the cluster works
+	ok     bool // the node says that the cluster works
 	epoch  int
 	ranges []slotRange
 }
@@ -25,8 +25,8 @@ type slotRange struct {
 	addrs    []string // the master's first
 }
 
-// refresh makes the map anew. Of the views of a few nodes it takes the latest that says that the
-// cluster works.
+// refresh replaces the map. It asks a few nodes and takes the latest view in which the cluster
+// works.
 func (c *cluster) refresh(ctx context.Context) error {
 	c.refreshing.Lock()
 	defer c.refreshing.Unlock()
@@ -71,7 +71,7 @@ func (c *cluster) refresh(ctx context.Context) error {
 	return nil
 }
 
-// candidates returns the nodes to ask: masters, or, if there are few, others too.
+// candidates returns the nodes to ask: masters, and also other nodes if there are few masters.
 func (c *cluster) candidates() []*node {
 	c.mu.Lock()
 	var addrs []string

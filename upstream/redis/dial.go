@@ -19,8 +19,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// Connections of one store to one node: for batches in flight and renewals, of which
-// the fourth that may be waits for one of three, and one more for hints.
+// poolSize is the maximum number of connections of one store to one node, without the one for
+// hints. Batches in flight and renewals share them. There can be four of these, so the fourth may
+// wait.
 const poolSize = 3
 
 // silence keeps go-redis from writing to the daemon's standard error.
@@ -30,7 +31,7 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
-// client makes connections as c says, by d, and check looks at each.
+// client returns a client that connects by d. check examines each new connection.
 func (c *Config) client(
 	d *dialer, check func(context.Context, *goredis.Conn) error,
 ) *goredis.Client {
@@ -39,9 +40,9 @@ func (c *Config) client(
 	return client
 }
 
-// options are go-redis's for c. What is not c's is here because its default
-// would break a promise: a retried SET NX is ambiguous, a context's end has to
-// end a wait, and 4 connections are 4.
+// options returns the options of go-redis. It sets those whose defaults would break a promise. A
+// repeated SET NX is ambiguous, the end of a context must end a wait, and the limit of connections
+// must hold.
 func (c *Config) options(
 	d *dialer, check func(context.Context, *goredis.Conn) error,
 ) *goredis.Options {
@@ -54,7 +55,7 @@ func (c *Config) options(
 		},
 		OnConnect: check,
 
-		Protocol:                 2, // no push frames to look for between replies
+		Protocol:                 2, // so that no push frames come between replies
 		DisableIdentity:          true,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 
@@ -76,14 +77,13 @@ func (c *Config) options(
 type dialer struct {
 	cfg *Config
 	net net.Dialer
-	// where finds out where the node is now; nil when its address is fixed.
+	// where returns the node's present address. It is nil if the address is fixed.
 	where func(context.Context) (addr string, err error)
-	// now is the generation that connections belong to. Those of an earlier one are
-	// not used again.
+	// now is the generation of new connections. Connections of an earlier one are not used again.
 	now  atomic.Pointer[generation]
-	last atomic.Pointer[string] // where it last was
-	open *atomic.Int64          // connections, with those of other dialers
-	// secret is the password as it was last read.
+	last atomic.Pointer[string] // the last result of where
+	open *atomic.Int64          // the number of connections, which other dialers also count
+	// secret is the password that was last read.
 	secret atomic.Pointer[string]
 }
 
@@ -94,7 +94,7 @@ func (d *dialer) credentials() (user, password string, err error) {
 	return user, password, err
 }
 
-// generation is a time between two retirements.
+// generation is the time between two calls of retire.
 type generation struct {
 	over chan struct{} // closed at its end
 }
@@ -105,16 +105,16 @@ func newDialer(c *Config, where func(context.Context) (string, error), open *ato
 	return d
 }
 
-// retire makes the connections of now close before their next use.
+// retire ends the present generation: its connections are closed before their next use.
 func (d *dialer) retire() {
 	old := d.now.Swap(&generation{make(chan struct{})})
 	close(old.over)
 }
 
-// dial never fails: what goes wrong comes with the first use of the connection,
-// before anything of ours is sent. go-redis would answer a few failed dials with
-// a goroutine that probes once a second, that nobody waits for, and that keeps
-// the store away for that second after the server is back.
+// dial returns no error. If it cannot connect, the first use of the connection returns the error,
+// before anything of ours is sent. After a few errors of dial, go-redis would start a goroutine
+// that probes the server once a second. Nothing waits for that goroutine, and until its next probe
+// the store would be down although the server is back.
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
 	now := d.now.Load()
 	c, err := d.connect(ctx, network, addr)
@@ -140,7 +140,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, e
 	return driverkit.Dial(ctx, &d.net, network, addr, t)
 }
 
-// tlsTo is the client's configuration for a server at addr, nil without TLS.
+// tlsTo returns the client's configuration for a server at addr, or nil without TLS.
 func (c *Config) tlsTo(network, addr string) (*tls.Config, error) {
 	if network == "unix" {
 		return nil, nil
@@ -160,8 +160,7 @@ func (deadConn) SetDeadline(time.Time) error      { return nil }
 func (deadConn) SetReadDeadline(time.Time) error  { return nil }
 func (deadConn) SetWriteDeadline(time.Time) error { return nil }
 
-// conn is a connection that can be retired. go-redis looks at it, through
-// SyscallConn, each time before it uses it.
+// conn is a connection that can be retired. go-redis checks it by SyscallConn before each use.
 type conn struct {
 	net.Conn
 	of     *dialer
@@ -169,7 +168,7 @@ type conn struct {
 	closed atomic.Bool
 }
 
-// Close closes the connection, and counts it no more.
+// Close closes the connection and stops counting it.
 func (c *conn) Close() error {
 	if !c.closed.Swap(true) {
 		c.of.open.Add(-1)
@@ -179,12 +178,12 @@ func (c *conn) Close() error {
 
 var errRetired = errors.New("the connection is no longer to be used")
 
-// SyscallConn fails when the connection must not be used again.
+// SyscallConn returns an error if the connection must not be used again.
 func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if c.of.now.Load() != c.made {
 		return nil, errRetired
 	}
-	if s, ok := c.Conn.(*sock.Conn); ok { // what is there to read in a TLS connection tells nothing
+	if s, ok := c.Conn.(*sock.Conn); ok { // a TLS connection can have records to read at any time
 		if err := s.Idle(); err != nil {
 			return nil, err
 		}
@@ -192,7 +191,7 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	return healthy{}, nil
 }
 
-// healthy stands for a descriptor that has been looked at.
+// healthy is the result of a check that SyscallConn has done. Its methods do nothing.
 type healthy struct{}
 
 func (healthy) Control(func(uintptr)) error    { return nil }

@@ -20,19 +20,19 @@ var ErrConfig, ErrServer, ErrNothingSent, ErrNoAnswer, ErrRefused = driverkit.Er
 // wait_replicas or wait_aof require.
 var ErrAcks = errors.New("too few acknowledgements")
 
-// nothingDone are the beginnings of the error replies with which a server turns
-// a command down before it has begun.
+// nothingDone has prefixes of error replies that refuse a command before it has begun.
 var nothingDone = []string{
-	"OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", // it must not write now
-	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", // we may not
-	"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", // not now
-	"MOVED ", "ASK ", "CROSSSLOT ", "NOSCRIPT ", "NOPROTO ", // not here, not so
+	"OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", // the server must not write now
+	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", // the user has not the right
+	"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", // the server cannot do it now
+	// another node or another command is needed.
+	"MOVED ", "ASK ", "CROSSSLOT ", "NOSCRIPT ", "NOPROTO ",
 	"ERR unknown command", "ERR max number of clients", "ERR AUTH ",
 	"ERR fence bases are used up",
 }
 
-// refused says whether an error reply proves that nothing was done. An error
-// that left a script half-way names the script.
+// refused reports whether an error reply proves that nothing was done. An error that ended a script
+// early names the script.
 func refused(msg string) bool {
 	if strings.Contains(msg, "script: ") || strings.Contains(msg, "user_script") {
 		return false
@@ -46,8 +46,7 @@ func refused(msg string) bool {
 	return false
 }
 
-// unables are the beginnings of those of them that say that the server can do
-// nothing, or write nothing, whatever it is asked.
+// unables has prefixes of error replies of a server that can carry out no command, or no write.
 var unables = []string{"READONLY ", "MISCONF ", "NOREPLICAS ", "NOAUTH ", "WRONGPASS ", "DENIED ",
 	"LOADING ", "MASTERDOWN ",
 	"BUSY ", "CLUSTERDOWN ", "ERR max number of clients", "ERR AUTH "}
@@ -56,7 +55,7 @@ func unable(msg string) bool {
 	return slices.ContainsFunc(unables, func(p string) bool { return strings.HasPrefix(msg, p) })
 }
 
-// temporary are prefixes of errors that end by themselves, without a change of the configuration.
+// temporary has prefixes of error replies that stop without a change of the configuration.
 var temporary = []string{
 	"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", "ERR max number of clients",
 }
@@ -76,13 +75,13 @@ func unavailable(err error) bool {
 	return network || errors.Is(err, io.EOF)
 }
 
-// isReply says that err is an error that the server sent.
+// isReply reports whether the server sent err.
 func isReply(err error) bool {
 	_, ok := errors.AsType[goredis.Error](err)
 	return ok
 }
 
-// advice adds to an error of connecting what to look at.
+// advice adds the settings to check to an error of making a connection.
 func advice(err error) error {
 	msg := err.Error()
 	switch {

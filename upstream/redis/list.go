@@ -17,23 +17,23 @@ import (
 )
 
 const (
-	minScan    = 16   // the number of names that one SCAN visits …
-	maxScan    = 256  // … and its number for a long page
+	minScan    = 16   // the smallest number of names that one SCAN visits
+	maxScan    = 256  // the number of names that one SCAN visits for a long page
 	maxRest    = 4096 // the maximum number of names in a cursor
 	scanSteps  = 64   // SCANs in one List: a page that is short or empty may not be the last
 	maxReaders = 1000 // the maximum number of readers that are listed for one lock
 )
 
-// position is the start of a page of List. It names the node, those names of the last SCAN that did
-// not fit on the previous page, how many holders of the first of these did fit, and SCAN's own
-// cursor. To call SCAN again with an old cursor would not do: it may return other names after the
-// table of names has grown.
+// position is the start of a page of List. It has the node, SCAN's own cursor, the names of the
+// last SCAN that did not fit on the previous page, and how many holders of the first such name did
+// fit. The names are kept because a second SCAN with an old cursor can return other names, once the
+// server's table of names has grown.
 type position struct {
 	Node string
 	Rest []string `json:",omitempty"`
 	Skip int      `json:",omitempty"`
 	Scan uint64   `json:",omitempty"`
-	Done bool     `json:",omitempty"` // SCAN has come to its end
+	Done bool     `json:",omitempty"` // SCAN has reached its end
 }
 
 func (p position) String() string {

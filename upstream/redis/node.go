@@ -9,8 +9,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// node is a server that batches go to. With Sentinel it is the server that is the master at the
-// time.
+// node is a server that receives batches. With Sentinel, it is the present master.
 type node struct {
 	addr   string // for people
 	dialer *dialer
@@ -19,7 +18,7 @@ type node struct {
 	silent atomic.Bool
 	bad    atomic.Bool  // it did not answer the last call, or cannot write
 	probed atomic.Bool  // a probe is in flight
-	online atomic.Int32 // its replicas when last seen, -1 when not known
+	online atomic.Int32 // the number of its replicas when last checked; -1 if unknown
 
 	clockRead atomic.Int64 // the boot clock when the server's clock was last read
 }
@@ -44,7 +43,7 @@ func (n *node) reach(ctx context.Context) error {
 	return nil
 }
 
-// unreached adds to an error where it comes from, and which settings to check.
+// unreached adds the node and the settings to check to an error.
 func (n *node) unreached(err error) error {
 	if errors.Is(err, ErrServer) {
 		return fmt.Errorf("redis at %v: %w", n, err)

@@ -28,8 +28,8 @@ func (s *Store) ownerOf(name string) (of string, permits bool) {
 	return of, true
 }
 
-// queryPermits is queryLock for the semaphore of a name. It skips the first skip holders and reads
-// one holder more than there is room for.
+// queryPermits is queryLock for a semaphore. It skips the first skip holders, and reads one holder
+// more than the page has room for.
 func (s *Store) queryPermits(
 	ctx context.Context, p goredis.Pipeliner, name, of string, now int64, skip, room int,
 ) query {

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// pipeline is what a batch sends to one node at a time, on one connection.
+// pipeline has the calls that a batch sends to one node at a time, on one connection.
 type pipeline struct {
 	node        *node
 	calls       []int32 // indices of the batch's calls
@@ -26,7 +26,7 @@ type pipeline struct {
 	waitReply   *goredis.IntCmd
 	aofReply    *goredis.IntSliceCmd
 	marker      sendMarker
-	unconfirmed error // why too few replicas have what was granted or extended
+	unconfirmed error // why too few replicas have the grants and renewals
 	unusable    bool  // the server did not answer, or cannot write
 }
 
@@ -52,8 +52,7 @@ const (
 	lastWait  = 32 * time.Millisecond
 )
 
-// run sends the calls and reads the replies. It sends those calls again that a server has
-// redirected.
+// run sends the calls and reads the replies. It repeats the calls that a server has redirected.
 func (b *batch) run(ctx context.Context) {
 	for i := range b.calls {
 		c := &b.calls[i]
@@ -138,7 +137,7 @@ func (b *batch) pipelineTo(n *node, from int) *pipeline {
 	return b.pipelines[len(b.pipelines)-1]
 }
 
-// errand is a pipeline that another goroutine than the batch's executes.
+// errand is a pipeline that a goroutine other than the batch's executes.
 type errand struct {
 	ctx      context.Context
 	pipeline *pipeline
@@ -160,8 +159,8 @@ func (s *Store) runPipeline(t errand) {
 	}
 }
 
-// exec sends the pipelines, each in a goroutine of its own except for the last, and waits for their
-// replies.
+// exec sends the pipelines and waits for their replies. Each pipeline except the last has its own
+// goroutine.
 func (b *batch) exec(ctx context.Context, pipelines []*pipeline) {
 	var over sync.WaitGroup
 	for i, pl := range pipelines {
@@ -225,9 +224,8 @@ func (s *Store) noteNoAnswer(pl *pipeline, err error) {
 	s.cluster.requestRefresh()
 }
 
-// retry prepares those calls to be sent again whose replies prove that nothing was done, and which
-// can succeed at another node, or, if later is true, a little later. It reports whether there are
-// any.
+// retry prepares calls to be sent again. Their replies prove that nothing was done, and they can
+// succeed at another node or, if later is true, a little later. It reports whether there are any.
 func (b *batch) retry(pipelines []*pipeline, later bool) bool {
 	b.retryLater = false
 	any := false

@@ -36,7 +36,7 @@ func (s *Store) publish(ctx context.Context) {
 // wait for them.
 const maxMessages = 64
 
-// nextMessage returns the message to send after n others: a hint, else a question or an answer.
+// nextMessage returns the message to send after n others: a hint, or else a question or answer.
 // Hints come first, because waiting hosts depend on them.
 func (s *Store) nextMessage(n int) (m string, ok bool) {
 	if n > hintBuffer {

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A daemon asks another one how long it has held a key, by a message on the hint channel of the
-// other daemon. The reply comes on the hint channel of the first daemon. Older daemons ignore such
+// A daemon asks another daemon how long it has held a key, by a message on the other daemon's hint
+// channel. The reply comes on its own hint channel. Older daemons ignore such
 // messages.
 const (
 	questionMark = "A" // INSTANCE, a space, a number, a space, upstream.Question
@@ -25,7 +25,7 @@ const (
 // questions are the questions of this Store that wait for answers.
 type questions struct {
 	mu sync.Mutex
-	// the number of the newest question; guarded by mu, as is all below
+	// last is the number of the newest question; guarded by mu, as are the fields below.
 	last    uint64
 	waiting map[uint64]chan<- string // by number; each has room for the answer
 	mutes   upstream.Mutes
@@ -37,7 +37,7 @@ func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 // Ask sends the questions as messages, and receives the answers on the channel for hints.
 func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	if !s.listening.Load() {
-		return // the answers would be lost, and the daemons that give them would be taken as silent
+		return // the answers would be lost, and the daemons would count as silent
 	}
 	qs, first, answers := s.questions.begin(qs[:min(len(qs), upstream.MaxQuestions)])
 	if len(qs) == 0 {
@@ -62,7 +62,7 @@ func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 		default:
 		}
 	}
-	// otherwise they had less time than they may take
+	// If ctx has ended, the daemons had less time to answer than they are allowed.
 	s.questions.forget(first, qs, ctx.Err() == nil)
 }
 

@@ -7,8 +7,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// Redis repeats an unknown command in its error reply together with the arguments. For AUTH, these
-// contain a password. Other servers may repeat anything. No error that is shown contains the
+// Redis repeats an unknown command and its arguments in its error reply. For AUTH, the arguments
+// include a password. Other servers may repeat anything. No error that is shown contains the
 // password of its connection.
 
 // argsQuote is the part of such an error that follows the name of the command.

@@ -172,8 +172,8 @@ func (b *batch) setResult(i int32, code, left int64) {
 	}
 }
 
-// finish corrects the results that only some kinds of ops have, and those that the replicas did not
-// confirm.
+// finish corrects results that only some kinds of ops can have, and results that too few replicas
+// have confirmed.
 func (b *batch) finish(c *call) {
 	for _, i := range c.ops {
 		op, r := &b.ops[i], &b.results[i]

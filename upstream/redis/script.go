@@ -59,13 +59,13 @@ var scripts = [scriptCount]script{
 
 	scriptPermit:        {name: "permit", fence: true, grants: true, permit: true},
 	scriptPermitRelease: {name: "permitrelease", queued: true, permit: true},
-	// as scriptRenew
+	// as for scriptRenew
 	scriptPermitRenew:  {name: "permitrenew", queued: true, grants: true, permit: true},
 	scriptPermitPeek:   {name: "permitpeek", permit: true},
 	scriptPermitMoving: {name: "permitmoving", grants: true, permit: true},
 }
 
-// makeScripts puts the scripts together. OpenLazy calls it, because few programs use Redis.
+// makeScripts assembles the scripts. OpenLazy calls it, so that programs without Redis do not.
 var makeScripts = sync.OnceFunc(func() {
 	reserving := strings.NewReplacer("--@base\n", lua("base"), "--@reserve\n", lua("reserve"))
 	parts := strings.NewReplacer("--@base\n", lua("base"), "--@fast\n", lua("fast"),

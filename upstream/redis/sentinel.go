@@ -31,8 +31,8 @@ type sentinel struct {
 	nodes []*node
 
 	mu       sync.Mutex
-	latest   masterAnswer // the latest by its epoch; guarded by mu
-	latestAt time.Time    // … and when; guarded by mu
+	latest   masterAnswer // the answer with the highest epoch; guarded by mu
+	latestAt time.Time    // when latest arrived; guarded by mu
 }
 
 func newSentinel(s *Store) *sentinel {
@@ -70,7 +70,7 @@ type masterAnswer struct {
 }
 
 // master asks all sentinels at once and takes the latest of their answers. When most have answered,
-// it does not wait for the rest. After a while, one answer is enough.
+// it does not wait for the others. After a while, one answer is enough.
 func (t *sentinel) master(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.store.cfg.Timeout*3/4)
 	answers := make(chan masterAnswer, len(t.nodes))

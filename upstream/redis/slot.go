@@ -69,8 +69,8 @@ func namesOf(tag string) slotNames {
 
 const tagAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
 
-// slotTags finds the first tag of each slot: of 1, 2, 3 … characters, in the
-// alphabet's order. The table is part of the layout.
+// slotTags returns the first tag of each slot, in the order of length and then of the alphabet. The
+// table is part of the layout.
 func slotTags() []string {
 	tags := make([]string, slotCount)
 	left := slotCount

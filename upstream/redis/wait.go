@@ -7,8 +7,8 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// addWait makes a pipeline that grants or extends leases wait for the replicas. WAIT is about the
-// writes of its own connection, so it is in the same pipeline.
+// addWait makes a pipeline that grants or extends leases wait for the replicas. WAIT counts the
+// writes of its own connection, so it must be in the same pipeline.
 func (s *Store) addWait(pl *pipeline) {
 	if !pl.grants {
 		return

@@ -97,8 +97,8 @@ var (
 	errNobody    = errors.New("no node serves the slot of the channel for hints")
 )
 
-// subscribed receives hints on one connection until it fails or is not the right
-// one any more, or ctx ends.
+// subscribe receives hints on one connection until the connection fails, the channel moves to
+// another node, or ctx ends.
 func (s *Store) subscribe(ctx context.Context, up func()) error {
 	channel := hintChannel + s.instance
 	slot := slotOf("", channel)
@@ -135,8 +135,8 @@ func (s *Store) subscribe(ctx context.Context, up func()) error {
 	return n.dialer.redact(err)
 }
 
-// cancelWhen calls cancel when over is closed. The function that it returns ends that, and waits
-// for it.
+// cancelWhen starts a goroutine that calls cancel when over is closed. The returned function ends
+// the goroutine and waits for it.
 func cancelWhen(over <-chan struct{}, cancel func()) func() {
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() {

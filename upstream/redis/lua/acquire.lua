@@ -1,14 +1,14 @@
--- acquire: exclusive leases, tried or queued for. KEYS: fence, locks. ARGV: tokens, ttl (or ''),
--- floor plus 1; kinds; ttls if they differ. A kind is the lease of a waiter and 't' (try), 'b'
--- (short-lived queue entry) or 'j' (join). Kinds are left out if all ops join, with a lease of 3 s
--- and the same ttl.
+-- acquire carries out tries and joins for exclusive leases. KEYS: fence, locks. ARGV: tokens, ttl
+-- (or ''), floor plus 1; kinds; ttls if they differ. kinds is the lease of a waiter in ms and one
+-- letter for each op: 't' (try), 'b' (short-lived queue entry) or 'j' (join). It is left out if all
+-- ops join, with a lease of 3 s and the same ttl.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, T = ARGV[n + 1], ARGV[n + 2], n + 3
 if ttl == '' then ttl = nil end
 local fence = KEYS[1]
 --@base
--- What mostly happens: all are free.
+-- Usually all locks are free.
 local from = 1
 if sure then
 	for i = 1, n do
@@ -45,15 +45,16 @@ for _, i in ipairs(later) do
 	each(out, i, function()
 		local v = value(key)
 		if v and mine(v) and v ~= token then
-			if number(v) > number(token) then return BUSY, left(key) end -- we are the late one
+			if number(v) > number(token) then return BUSY, left(key) end -- a later token of ours has it
 			write('del', key) -- a pending release of ours; the daemon has a new token
 			v = false
 		elseif v == READERS then
-			if score(readers(key), token) then return kind == 't' and BUSY or QUEUED, left(key) end -- in the other mode
+			if score(readers(key), token) then return kind == 't' and BUSY or QUEUED, left(key) end -- shared
 			v = without(key, token)
 		end
 		local queued = waits and waits[i]
-		local q = queued and (not v or kind == 't') and queue(key, token) or {} -- else join looks, if it has to
+		-- In other cases join reads the queue, if it must.
+		local q = queued and (not v or kind == 't') and queue(key, token) or {}
 		if v == token or not v and (q.first == nil or q.first == token and q.mode == 'x') then
 			write('set', key, token, 'PX', lasting(key, v, tonumber(ttl or ARGV[i + T])))
 			if not queued then return nil end

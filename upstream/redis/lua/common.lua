@@ -1,9 +1,9 @@
--- What only ops need that did not simply succeed, of locks and of semaphores alike. Beside their
--- own siblings there is <siblings>queued, which stands while anybody queues for anything;
--- reserve.lua says how the counter of fences shows that.
+-- This part is for ops on locks and semaphores that the fast path did not complete. The queued
+-- mark, <siblings>queued, exists while any token queues in the slot. While it may exist, the fence
+-- counter ends with a q (base.lua).
 local GRANTED, QUEUED, BUSY, DONE = 1, 2, 3, 4
 local WANTED, SHARED = 16, 32
-local me = string.match(ARGV[1] or '', '^[^.]*%.') or '' -- instance and dot, of all tokens here
+local me = string.match(ARGV[1] or '', '^[^.]*%.') or '' -- all tokens of this call begin with it
 local dirty = false
 t = t or redis.call('time')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -15,8 +15,8 @@ local function write(...)
 	return r
 end
 
--- each does one op, whatever happens to it: an error before it has written anything refuses it,
--- a later one leaves it unknown.
+-- each carries out one op, and adds to out what did not simply succeed. An error before the op's
+-- first write makes the op refused. A later error makes it unknown.
 local function each(out, i, op)
 	dirty = false
 	local ok, code, extra = pcall(op)
@@ -30,14 +30,14 @@ end
 
 local function mine(v) return string.sub(v, 1, #me) == me end
 
--- last makes a key end no sooner than in ms; in long, where that spares some of the next from doing
--- the same.
+-- last makes a key exist for at least ms more. If it must extend the key's TTL, the new TTL is
+-- long, if given, so that some of the next calls need no extension.
 local function last(key, ms, long)
 	if redis.call('pttl', key) < ms then write('pexpire', key, long or ms) end
 end
 
--- tell gives a hint to a token's daemon. In a cluster publishing here would go to all nodes: the
--- caller does it.
+-- tell sends a hint to the daemon of the token member. In a cluster, a message published here would
+-- go to all nodes, so the answer contains the hint and the caller publishes it.
 local function tell(member, what, key)
 	local instance = string.match(member, '^([%w_-]+)%.')
 	if not instance then return end
@@ -48,7 +48,7 @@ local function tell(member, what, key)
 	end
 end
 
--- mark says that somebody queues here for as long as lease.
+-- mark sets the queued mark for at least lease, and the q in the fence counter.
 local function mark(lease)
 	if redis.call('pttl', siblings .. 'queued') < lease then
 		local last = redis.call('get', KEYS[1])

@@ -1,4 +1,4 @@
--- downgrade: makes exclusive leases shared ones.
+-- downgrade turns exclusive leases into shared ones.
 -- KEYS: queued, locks. ARGV: tokens, ttl (or ''), then ttls if they differ.
 local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 --@fast
@@ -11,7 +11,9 @@ for i = 1, n do
 	each(out, i, function()
 		local v = value(key)
 		if v == token then
-			write('del', readers(key)) -- of an earlier time; and now this script has written
+			-- This removes readers of an earlier time. It is also a first write, which needs no memory
+			-- (see renew).
+			write('del', readers(key))
 			read(key, token, lasting(key, v, ttl), false)
 			wake(key, READERS)
 		elseif v == READERS and score(readers(key), token) then

@@ -1,11 +1,11 @@
--- What every script begins with. One that simply did what it was asked for answers with a number:
--- the base of the first op (the others count on from it), or 0. Otherwise its answer is
--- {base, index, code, extra, index, code, extra, …} with only those ops that did not simply
--- succeed. Index 0 is for somebody else: its extra is an instance, a space and the hint for it.
--- {message} means that nothing at all was done.
-local NOTHELD, REFUSED = 5, 6 -- these, and those in the second part, are cache's
+-- Every script contains this part. If all ops simply succeeded, a script answers with a number: the
+-- base of the first op, from which the bases of the others follow, or 0. Otherwise its answer is
+-- {base, index, code, extra, index, code, extra, …}, with the ops that did not simply succeed. At
+-- index 0, extra is a hint for another daemon: its instance, a space and the hint. The answer
+-- {message} means that the script changed nothing.
+local NOTHELD, REFUSED = 5, 6 -- as in package cache; more are in common.lua
 local READERS = 'locksidecar:readers' -- a lock's value while readers hold it
-local siblings = string.match(KEYS[1], '^.*:') -- but for peeks and moves, KEYS[1] is one of them
+local siblings = string.match(KEYS[1], '^.*:') -- KEYS[1] is a sibling, except in peeks and moves
 local CLUSTER = siblings ~= 'locksidecar:{}:'
 
 local function add(out, i, code, extra)
@@ -15,7 +15,8 @@ end
 
 local function refuse(out, i, err) add(out, i, REFUSED, err) end
 
--- queues says for which locks somebody queues, if for any. KEYS[at] is the last before the locks.
+-- queues returns the locks that have a queue, by index, or nil if there are none. KEYS[at] is the
+-- last key before the locks.
 local function queues(at, n)
 	local names, found = {}, {}
 	for i = 1, n do names[i] = siblings .. 'queue:' .. KEYS[at + i] end

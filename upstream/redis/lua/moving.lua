@@ -1,5 +1,5 @@
--- moving: renews or releases one lock in a slot that is on its way to another node, where its
--- siblings may be or not be. Only what the lock's own key proves is done, and nothing is made.
+-- moving renews or releases one lock in a slot that is moving to another node. Its siblings may be
+-- there already. So the script changes only what the lock's own key proves, and makes no key.
 -- KEYS: lock. ARGV: token, 'renew' or 'release', ttl, siblings.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 --@fast

@@ -1,4 +1,4 @@
--- peek: who holds what. KEYS: locks.
+-- peek reports which locks are held. KEYS: locks.
 local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 --@fast
 local out = {0}

@@ -1,6 +1,7 @@
--- permit: permits of semaphores, tried or queued for. KEYS: fence, the set of each permit's
--- semaphore. ARGV: tokens, ttl (or ''), floor plus 1, limit (or ''); for each, the lease of a
--- waiter and 't' (try) or 'j' (join); ttls if they differ; limits if they differ.
+-- permit carries out tries and joins for permits. KEYS: fence, the set of each permit's semaphore.
+-- ARGV: tokens, ttl (or ''), floor plus 1, limit (or ''); kinds; ttls if they differ; limits if
+-- they differ. kinds is the lease of a waiter in ms and one letter for each op: 't' (try) or 'j'
+-- (join).
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, limit, T = tonumber(ARGV[n + 1]), ARGV[n + 2], tonumber(ARGV[n + 3]), n + 4
@@ -11,9 +12,9 @@ local fence = KEYS[1]
 --@reserve
 if err then return {err} end
 --@semqueues
--- What mostly happens: nobody queues, none has one yet, and there are enough even if none of those
--- that stand there has ended. Behind one for which that is not so, it is not for any of its
--- semaphore.
+-- Usually no token queues, no token of the call has a permit yet, and there are enough permits even
+-- if no entry of the set has ended. After the first op for which that is not true, odd excludes the
+-- later ops of the same semaphore.
 local waits = stands and semqueues(1)
 local out, later, odd = {base}, nil, {}
 local clock, set, held, lasts = t[1] * 1000 + math.floor(t[2] / 1000), nil, 0, 0
@@ -47,12 +48,12 @@ for _, i in ipairs(later) do
 	each(out, i, function()
 		local s = see(KEYS[i + 1])
 		local ends = redis.call('zscore', s.set, token)
-		local at = s.waiting > 0 and redis.call('zrank', s.queue, token) -- so many are before it
+		local at = s.waiting > 0 and redis.call('zrank', s.queue, token) -- the waiters before it
 		if ends or s.held + (at or s.waiting) < most then
 			hold(s, token, ttl or tonumber(ARGV[i + T]), ends)
 			if at then
 				unqueue(s, token)
-				s.freed = s.freed - 1 -- those behind it are where they were
+				s.freed = s.freed - 1 -- tokens behind it have gained no permit
 			end
 			local w = wanted(s)
 			if w == 0 then return nil end

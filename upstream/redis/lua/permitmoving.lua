@@ -1,6 +1,6 @@
--- permitmoving: renews or releases one permit in a slot that is on its way to another node. The
--- set of the semaphore's permits is there as a whole or not at all; nothing is made.
--- KEYS: set. ARGV: token, 'renew' or 'release', ttl.
+-- permitmoving renews or releases one permit in a slot that is moving to another node. The set of
+-- the semaphore's permits is at one of the nodes as a whole. The script makes no key. KEYS: set.
+-- ARGV: token, 'renew' or 'release', ttl.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 --@fast
 local set, token, ms, out = KEYS[1], ARGV[1], tonumber(ARGV[3]), {0}

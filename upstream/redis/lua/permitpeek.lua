@@ -1,4 +1,4 @@
--- permitpeek: who has permits. KEYS: the sets of semaphores.
+-- permitpeek reports which semaphores have permits in use. KEYS: the sets of semaphores.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 --@fast
 local BUSY = 3

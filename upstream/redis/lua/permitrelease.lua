@@ -1,4 +1,4 @@
--- permitrelease: ends permits, and places in the queue.
+-- permitrelease ends permits and places in the queue.
 -- KEYS: queued, the set of each permit's semaphore. ARGV: tokens.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
@@ -10,7 +10,7 @@ if type(stands) == 'table' then return {stands.err} end
 local waits = stands ~= 0 and semqueues(1)
 local out, later = {0}, nil
 local clock = t[1] * 1000 + math.floor(t[2] / 1000)
-for i = 1, n do -- mostly nobody queues, and all are held
+for i = 1, n do -- usually no token queues, and all permits are held
 	local set, ends = KEYS[i + 1], nil
 	if not (waits and waits[set]) then ends = pcall_('zscore', set, ARGV[i]) end
 	if type(ends) ~= 'string' or tonumber(ends) <= clock or pcall_('zrem', set, ARGV[i]) ~= 1 then

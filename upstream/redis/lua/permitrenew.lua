@@ -1,6 +1,5 @@
--- permitrenew: restarts permits' TTLs.
--- KEYS: queued, the set of each permit's semaphore; where bases are asked for, fence before them.
--- ARGV: as in renew.
+-- permitrenew restarts the TTLs of permits. KEYS: queued, the set of each permit's semaphore;
+-- before them fence, if any permit needs a new base. ARGV: as in renew.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 --@fast
 local bases = string.sub(KEYS[1], -5) == 'fence'
@@ -13,12 +12,12 @@ if type(stands) == 'table' then return {stands.err} end
 local clock = t[1] * 1000 + math.floor(t[2] / 1000)
 local out, renewed = {0}, {}
 
--- longer makes a set end no sooner than in ms. It comes first: it needs no memory, and a script
--- that has written is not stopped for lack of it (see renew).
+-- longer makes a set exist for at least ms more. It is the first write for a permit: it needs no
+-- memory, and Redis does not stop a script that has written for lack of memory (see renew).
 local gt = true
 local function longer(set, ms)
 	local ok
-	if gt then -- Redis 7
+	if gt then -- since Redis 7
 		ok = pcall_('pexpire', set, ms, 'GT')
 		gt = type(ok) == 'number'
 	end

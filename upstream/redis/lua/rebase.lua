@@ -1,5 +1,6 @@
--- New bases for the renewed leases that asked for one. Input: bases (whether any asked), n, out and
--- renewed. If no bases can be given, renewed keeps only the leases that did not ask.
+-- This part gives new bases to the renewed leases that need one. Input: bases (whether any lease
+-- needs one), n, out and renewed. If no bases can be given, renewed keeps only the leases that need
+-- none.
 if bases then
 	local fence, least = KEYS[1], ARGV[n + 2]
 --@base

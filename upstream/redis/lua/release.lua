@@ -1,10 +1,10 @@
--- release: ends leases in whatever shape, and places in the queue.
+-- release ends leases of either mode and places in the queue.
 -- KEYS: queued, locks. ARGV: tokens.
 local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 local n = #KEYS - 1
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
-if not v[1] then -- nobody queues; mostly all are held exclusively
+if not v[1] then -- no token queues; usually all locks are held exclusively
 	local all = true
 	for i = 1, n do all = all and v[i + 1] == ARGV[i] end
 	if all and pcall_('del', unpack(KEYS, 2)) == n then return 0 end
@@ -24,7 +24,7 @@ for i = 1, n do
 		end
 		if type(was) == 'table' then
 			refuse(out, i, was.err)
-		elseif left == 0 then -- the set went with its last reader, and the lock goes too
+		elseif left == 0 then -- this was the last reader, so the lock ends, too
 			ours[#ours + 1], gone[#gone + 1] = i, key
 		else
 			later = later or {}
@@ -41,7 +41,8 @@ if #gone > 0 then
 		ours = {}
 	end
 end
-local waits = v[1] and (#ours == n and n == 1 and {true} or queues(1, n)) -- wake looks at the queue of one
+-- wake reads the queue of a single lock, so queues need not.
+local waits = v[1] and (#ours == n and n == 1 and {true} or queues(1, n))
 if not later and not waits then return #out > 1 and out or 0 end
 --@slow
 if waits then

@@ -1,6 +1,6 @@
--- renew: restarts leases' TTLs. KEYS: queued, locks; before them fence, if any lease needs a new
--- base. ARGV: tokens, ttl (or ''); then, if there is fence, floor plus 1 and for each 'b' (new
--- base) or '-'; then ttls if they differ.
+-- renew restarts the TTLs of leases. KEYS: queued, locks; before them fence, if any lease needs a
+-- new base. ARGV: tokens, ttl (or ''); then, if there is fence, floor plus 1 and one letter for
+-- each lease, 'b' (new base) or '-'; then ttls if they differ.
 local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 local bases = string.sub(KEYS[1], -5) == 'fence'
 local K = bases and 2 or 1
@@ -10,11 +10,11 @@ if ttl == '' then ttl = nil end
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
 local from = 1
-if not bases and not v[1] then -- nobody queues; mostly all are held exclusively, and Redis is 7
+if not bases and not v[1] then -- no token queues; usually all are held exclusively, on Redis 7
 	for i = 1, n do
 		if v[i + 1] ~= ARGV[i] then break end
 		local ok = pcall_('pexpire', KEYS[i + 1], ttl or ARGV[i + T], 'GT')
-		if ok ~= 1 and ok ~= 0 then break end -- 0: it ends later
+		if ok ~= 1 and ok ~= 0 then break end -- 0: it ends later already
 		from = i + 1
 	end
 	if from > n then return 0 end
@@ -22,9 +22,9 @@ end
 --@fast
 local clock, out = nil, {0}
 
--- reader renews a shared lease. The first write needs no memory, and a script that has written
--- is not stopped for lack of it: renewing has to work then. It never shortens a lease: it may
--- come late, behind one that asked for more. 1, 0 when not held, or an error.
+-- reader renews a shared lease. It returns 1, 0 if the lease is not held, or an error. Renewals
+-- must work without free memory: the first write needs none, and Redis does not stop a script that
+-- has written. A renewal never shortens a lease, because it can arrive after one with a longer TTL.
 local function reader(i, ms)
 	local key, token = KEYS[i + K], ARGV[i]
 	local set = siblings .. 'readers:' .. key
@@ -46,7 +46,7 @@ local renewed, gt = {}, true
 for i = from, n do
 	local ms, ok = ttl or ARGV[i + T], 0
 	if v[i + K] == ARGV[i] then
-		if gt then -- Redis 7. 0 would be that it ends later: it stood there a moment ago
+		if gt then -- since Redis 7; 0 means that it ends later already, because v has it
 			ok = pcall_('pexpire', KEYS[i + K], ms, 'GT')
 			gt = type(ok) == 'number'
 			if gt then ok = 1 end

@@ -1,7 +1,8 @@
--- Fence bases, second part: the counter was ahead of base, or ends with a q, or was not a number,
--- or Redis is older than 6.2. It must replace the value that the first part wrote. Redis does not
--- stop or refuse a script that has written. Output: stands, if any queue of this slot may have
--- entries; both, if the queue named by `only` has entries too; or err.
+-- This is the second part of making fence bases. It runs if the counter was ahead of base, ends
+-- with a q or was not a number, or if Redis is older than 6.2. It replaces the value that the first
+-- part wrote. That is safe, because Redis does not stop or refuse a script that has written.
+-- Output: stands, if any queue of this slot may have entries; both, if the queue named by `only`
+-- has entries too; or err.
 local stands, both, err = false, false, t.err
 if not sure and not err then
 	if type(old) == 'table' then old = pcall_('get', fence) end

@@ -1,16 +1,16 @@
--- What only ops on semaphores need that did not simply succeed. Beside a semaphore's set of
--- permits, tokens by the end of their leases, there are while anybody queues for one
---   permitqueue:<key>    sorted set of waiting tokens by their place, PLACE apart; what is over is
---                        how many permits each believes there are
---   permitwaiters:<key>  the same by the end of their own lease, ms of server time
---   permithosts:<key>    the same with no order but that of their names, so by instance
--- A token may have a permit when those held and those in the queue before it are fewer than it
--- believes there are. All tokens of a call are of one instance.
+-- This part is for ops on permits that the fast path did not complete. A semaphore has a set of its
+-- held permits: tokens by the end of their leases. While any token queues for it, it also has
+--   permitqueue:<key>    a sorted set of the waiting tokens by their places, which are multiples of
+--                        PLACE; the remainder is the limit of permits that the token named
+--   permitwaiters:<key>  the same tokens by the end of their queue entries, in ms of server time
+--   permithosts:<key>    the same tokens in the order of their names, and so by instance
+-- A token may have a permit if the held permits and the tokens before it in the queue are together
+-- fewer than the limit that it named. All tokens of a call have one instance.
 local PLACE = 16384
-local MOST = 100 -- whom one call tells of one semaphore; the rest will poll, or learn as they renew
+local MOST = 100 -- hints of one call for one semaphore; other waiters poll, and other holders renew
 local sems, marked = {}, false
 
--- drop is write for what removes; it says how many.
+-- drop is write for commands that remove members. It returns their number.
 local function drop(...)
 	local r = redis.pcall(...)
 	if type(r) == 'table' then error(r, 0) end
@@ -18,7 +18,7 @@ local function drop(...)
 	return r
 end
 
--- unqueue takes tokens out of the queue.
+-- unqueue removes tokens from the queue.
 local function unqueue(s, ...)
 	local n = drop('zrem', s.queue, ...)
 	s.freed, s.waiting, s.head, s.lasts = s.freed + n, s.waiting - n, nil, nil
@@ -26,8 +26,9 @@ local function unqueue(s, ...)
 	drop('zrem', s.waiters, ...)
 end
 
--- see drops what is dead of the semaphore with that set, when it is first asked for, and counts
--- what is left. freed is by how many more tokens may have a permit than those told so far.
+-- see returns the state of the semaphore with this set. The first call for a semaphore removes the
+-- permits and queue entries that have ended, and counts the others. freed is the number of further
+-- tokens that may have a permit and have not been told.
 local function see(set)
 	local s = sems[set]
 	if s then return s end
@@ -40,7 +41,7 @@ local function see(set)
 		s.waiting = redis.call('zcard', s.queue)
 		local dead = redis.call('zrangebyscore', s.waiters, '-inf', now)
 		for at = 1, #dead, 1000 do unqueue(s, unpack(dead, at, math.min(at + 999, #dead))) end
-		if s.waiting > redis.call('zcard', s.waiters) then -- somebody has thrown that away
+		if s.waiting > redis.call('zcard', s.waiters) then -- another client deleted some
 			for _, w in ipairs(redis.call('zrange', s.queue, 0, -1)) do
 				if not redis.call('zscore', s.waiters, w) then unqueue(s, w) end
 			end
@@ -50,7 +51,7 @@ local function see(set)
 	return s
 end
 
--- left is for how long the first permit to end is held.
+-- left returns the time until the first held permit ends, in ms, or -1.
 local function left(s)
 	if not s.left then
 		local first = redis.call('zrange', s.set, 0, 0, 'withscores')
@@ -59,7 +60,7 @@ local function left(s)
 	return s.left
 end
 
--- head is who is first in the queue, and how many permits there are by that.
+-- head returns the first token in the queue and the limit of permits that it named.
 local function head(s)
 	if not s.head then
 		local first = redis.call('zrange', s.queue, 0, 0, 'withscores')
@@ -68,13 +69,13 @@ local function head(s)
 	return s.head[1], s.head[2]
 end
 
--- free is how many more tokens may have a permit.
+-- free returns how many more tokens may have a permit.
 local function free(s)
 	local _, limit = head(s)
 	return limit - s.held
 end
 
--- hold gives token a permit, or a longer one if it has one that ends at ends.
+-- hold gives token a permit. If the token has one that ends at ends, it only extends that.
 local function hold(s, token, ms, ends)
 	write('zadd', s.set, string.format('%.0f', math.max(now + ms, tonumber(ends or 0))), token)
 	if not ends then s.held = s.held + 1 end
@@ -82,7 +83,7 @@ local function hold(s, token, ms, ends)
 	last(s.set, ms + 1000)
 end
 
--- wanted says that a token of another instance queues and cannot have a permit now.
+-- wanted returns WANTED if a token of another instance queues and cannot have a permit now, else 0.
 local function wanted(s)
 	if s.waiting == 0 then return 0 end
 	if not s.others then
@@ -99,7 +100,7 @@ local function wanted(s)
 	return others > 0 and WANTED or 0
 end
 
--- wake tells those in the queue who can have a permit now and could not before.
+-- wake tells the queued tokens that can have a permit now and could not before.
 local function wake(s)
 	if s.freed <= 0 or s.waiting <= 0 then return end
 	local n = free(s)
@@ -115,9 +116,9 @@ local function wakeall()
 	for _, s in pairs(sems) do pcall(wake, s) end
 end
 
--- ask has the holders told that a token of ours waits: by the first in the queue all other hosts
--- that a bounded look finds, as often as it comes; by those behind it the host of the first, which
--- was not told of itself.
+-- ask makes the holders learn that a token of ours waits. If the token is first in the queue, each
+-- of its joins tells all other hosts that a bounded check finds. If it is behind another host's
+-- token, it tells that host once, because nobody else has told it of a waiter besides its own.
 local function ask(s, token, news)
 	local first = head(s)
 	if first ~= token then
@@ -128,7 +129,7 @@ local function ask(s, token, news)
 		return
 	end
 	local some, told = redis.pcall('zrandmember', s.set, MOST), {}
-	if some.err then some = redis.call('zrange', s.set, 0, MOST - 1) end -- before Redis 6.2
+	if some.err then some = redis.call('zrange', s.set, 0, MOST - 1) end -- Redis before 6.2
 	for _, h in ipairs(some) do
 		local host = string.match(h, '^[^.]*')
 		if not mine(h) and not told[host] then tell(h, 'W', s.key) end
@@ -136,7 +137,7 @@ local function ask(s, token, news)
 	end
 end
 
--- enqueue puts token at the end of the queue, or if it is there changes what it believes.
+-- enqueue puts token at the end of the queue. If it is there already, enqueue updates its limit.
 local function enqueue(s, token, news, limit)
 	local most = math.min(limit, PLACE - 1)
 	if news then
@@ -157,20 +158,20 @@ local function enqueue(s, token, news, limit)
 	s.head = nil
 end
 
--- join has token queue, or keep its place, and tells the others.
+-- join queues token, or keeps its place, and sends the hints that follow.
 local function join(s, token, news, lease, limit)
 	enqueue(s, token, news, limit)
 	write('zadd', s.waiters, string.format('%.0f', now + lease), token)
 	if not s.lasts then
 		last(s.queue, lease)
 		last(s.hosts, lease)
-		last(s.waiters, lease + 1000) -- who is in the queue is there too
+		last(s.waiters, lease + 1000) -- longer than queue, because each queued token must be in waiters
 		s.lasts = true
 	end
 	if not marked then mark(lease) end
 	marked = true
 	if s.held < limit then
-		s.freed = s.freed + limit -- those before us may have missed their hints
+		s.freed = s.freed + limit -- the tokens before us may have missed their hints
 	else
 		ask(s, token, news)
 	end

@@ -1,5 +1,5 @@
--- semqueues says for which semaphores somebody queues, by their sets, if for any. KEYS[at] is the
--- last before those.
+-- semqueues returns the semaphores that have a queue, by their sets, or nil if there are none.
+-- KEYS[at] is the last key before the sets.
 local function semqueues(at)
 	local names, sets, set = {}, {}, nil
 	for i = at + 1, #KEYS do

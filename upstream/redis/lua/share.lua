@@ -1,4 +1,4 @@
--- share: shared leases, tried or queued for. KEYS and ARGV as in acquire.
+-- share carries out tries and joins for shared leases. KEYS and ARGV as in acquire.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, T = tonumber(ARGV[n + 1]), ARGV[n + 2], n + 3
@@ -25,7 +25,7 @@ for i = 1, n do
 	end
 end
 if #fresh > 0 then
-	pcall_('del', unpack(sets)) -- of an earlier time
+	pcall_('del', unpack(sets)) -- readers of an earlier time
 	local t = redis.call('time')
 	local now = t[1] * 1000 + math.floor(t[2] / 1000)
 	for j, i in ipairs(fresh) do
@@ -45,9 +45,9 @@ for _, i in ipairs(later) do
 	local try = kind == 't'
 	each(out, i, function()
 		local v, again = value(key), false
-		if v == token then return try and BUSY or QUEUED, left(key) end -- in the other mode
+		if v == token then return try and BUSY or QUEUED, left(key) end -- exclusive
 		if v and mine(v) then
-			if number(v) > number(token) then return BUSY, left(key) end -- we are the late one
+			if number(v) > number(token) then return BUSY, left(key) end -- a later token of ours has it
 			write('del', key) -- a pending release of ours; the daemon has a new token
 			v = false
 		elseif v == READERS then
@@ -55,11 +55,11 @@ for _, i in ipairs(later) do
 			if not again then older(key, token) end
 		end
 		local queued = waits and waits[i]
-		if queued then bury(key) end -- no reader waits for a writer among them
+		if queued then bury(key) end -- a writer that has ended must not keep a reader waiting
 		local q = queued and queue(key, token) or {}
 		local free = not v or v == READERS
 		if again or free and not writer(key, q, not try and 's' .. token) then
-			if not v then write('del', readers(key)) end -- of an earlier time
+			if not v then write('del', readers(key)) end -- readers of an earlier time
 			read(key, token, ms, v)
 			if not queued then return nil end
 			leave(key, 's' .. token)
