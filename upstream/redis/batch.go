@@ -13,6 +13,10 @@ import (
 
 var evalsha any = "evalsha"
 
+// perCall is the maximum number of keys of one script call. A longer call would cost no less for
+// each key, but would delay other clients of the server.
+const perCall = 128
+
 // batch is one Apply. It is reused, so that a batch costs a few allocations instead of a few for
 // each key.
 type batch struct {

@@ -244,3 +244,11 @@ func (c *cluster) close() (err error) {
 	}
 	return err
 }
+
+// serves returns the node that serves a slot now, or nil if none is known.
+func (s *Store) serves(slot uint16) *node {
+	if s.cluster != nil {
+		return s.cluster.serves(slot)
+	}
+	return s.single
+}

@@ -5,13 +5,15 @@
 //
 // The files by layer, in reading order. No layer depends on a later one.
 //
-//	config and connection  config.go, dial.go, redact.go, errors.go, node.go, check.go, uptime.go,
-//	                       sentinel.go, cluster.go, clustermap.go
-//	wire and batch         slot.go, script.go, batch.go, pipeline.go, wait.go, results.go
-//	lock rules             store.go, lua/ (fast.lua, then a script for each kind of op)
-//	permits                permits.go, lua/permit*.lua, lua/semaphore.lua
+//	config and connection  config.go, errors.go, redact.go, slot.go (names and slots), script.go,
+//	                       dial.go, check.go and uptime.go (checks of a connection), node.go,
+//	                       subscription.go, sentinel.go, cluster.go, clustermap.go
+//	wire and batch         batch.go, pipeline.go, wait.go, results.go
+//	lock rules             lua/ (fast.lua, then a script for each kind of op)
+//	permits                lua/permit*.lua, lua/semaphore.lua
 //	watch                  watch.go, publish.go, questions.go
-//	list                   list.go, registry.go
+//	list                   list.go, list_permits.go, registry.go
+//	store                  store.go, the Store
 //
 // # Layout
 //

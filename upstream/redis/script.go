@@ -6,6 +6,9 @@ import (
 	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // Calls are sent in this order of scripts, so that those that free keys come first.
@@ -78,3 +81,26 @@ var makeScripts = sync.OnceFunc(func() {
 		s.sha = goredis.NewScript(s.source).Hash()
 	}
 })
+
+// scriptsOf has the scripts of each kind of op: for exclusive locks, for shared ones and for
+// permits.
+var scriptsOf = [...]struct{ exclusive, shared, permit int }{
+	cache.OpTry:       {scriptAcquire, scriptShare, scriptPermit},
+	cache.OpJoin:      {scriptAcquire, scriptShare, scriptPermit},
+	cache.OpWithdraw:  {scriptRelease, scriptRelease, scriptPermitRelease},
+	cache.OpRelease:   {scriptRelease, scriptRelease, scriptPermitRelease},
+	cache.OpRenew:     {scriptRenew, scriptRenew, scriptPermitRenew},
+	cache.OpDowngrade: {exclusive: scriptDowngrade, shared: scriptDowngrade}, // permits are not valid
+	cache.OpPeek:      {scriptPeek, scriptPeek, scriptPermitPeek},
+}
+
+func scriptFor(op *upstream.Op) int {
+	switch of := &scriptsOf[op.Kind]; op.Mode {
+	case cache.Permit:
+		return of.permit
+	case cache.Shared:
+		return of.shared
+	default:
+		return of.exclusive
+	}
+}

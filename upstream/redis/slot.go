@@ -5,6 +5,16 @@ import (
 	"sync"
 )
 
+// Names beside the locks' own begin with siblingPrefix. The tag follows, which puts them into the
+// slot of the lock. Without a cluster it is empty.
+const (
+	siblingPrefix = "locksidecar:"
+	hintChannel   = siblingPrefix + "hint:"
+)
+
+// permitsKind is in the name of the set of a semaphore's permits. The scripts have it too.
+const permitsKind = "permits:"
+
 // slotCount is the number of hash slots of a cluster.
 const slotCount = 16384
 
@@ -106,3 +116,11 @@ var clusterNames = sync.OnceValue(func() []slotNames {
 	}
 	return names
 })
+
+// reserved reports whether a lock with this key would collide with siblings.
+func (s *Store) reserved(key string) bool {
+	if len(s.cfg.Prefix) >= len(siblingPrefix) {
+		return false // Parse refuses a reserved prefix.
+	}
+	return strings.HasPrefix(s.cfg.Prefix+key[:min(len(key), len(siblingPrefix))], siblingPrefix)
+}

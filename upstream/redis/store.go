@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,19 +15,6 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
-
-// Names beside the locks' own begin with siblingPrefix. The tag follows, which puts them into the
-// slot of the lock. Without a cluster it is empty.
-const (
-	siblingPrefix = "locksidecar:"
-	hintChannel   = siblingPrefix + "hint:"
-)
-
-// perCall is the maximum number of keys of one script call. A longer call would cost no less for
-// each key, but would delay other clients of the server.
-const perCall = 128
-
-const hintBuffer = 1024
 
 // Store is a Redis used for locks. It is safe for concurrent use.
 type Store struct {
@@ -155,14 +141,6 @@ func (s *Store) inspect(ctx context.Context) error {
 	return nil
 }
 
-// serves returns the node that serves a slot now, or nil if none is known.
-func (s *Store) serves(slot uint16) *node {
-	if s.cluster != nil {
-		return s.cluster.serves(slot)
-	}
-	return s.single
-}
-
 // Ping sends a request on a connection that has passed its checks. A cluster is up as long as one
 // of its masters answers and says that the cluster works.
 func (s *Store) Ping(ctx context.Context) error {
@@ -258,29 +236,6 @@ func (s *Store) down(b *batch) bool {
 	return s.cluster == nil || s.cluster.down()
 }
 
-// scriptsOf has the scripts of each kind of op: for exclusive locks, for shared ones and for
-// permits.
-var scriptsOf = [...]struct{ exclusive, shared, permit int }{
-	cache.OpTry:       {scriptAcquire, scriptShare, scriptPermit},
-	cache.OpJoin:      {scriptAcquire, scriptShare, scriptPermit},
-	cache.OpWithdraw:  {scriptRelease, scriptRelease, scriptPermitRelease},
-	cache.OpRelease:   {scriptRelease, scriptRelease, scriptPermitRelease},
-	cache.OpRenew:     {scriptRenew, scriptRenew, scriptPermitRenew},
-	cache.OpDowngrade: {exclusive: scriptDowngrade, shared: scriptDowngrade}, // permits are not valid
-	cache.OpPeek:      {scriptPeek, scriptPeek, scriptPermitPeek},
-}
-
-func scriptFor(op *upstream.Op) int {
-	switch of := &scriptsOf[op.Kind]; op.Mode {
-	case cache.Permit:
-		return of.permit
-	case cache.Shared:
-		return of.shared
-	default:
-		return of.exclusive
-	}
-}
-
 func (s *Store) check(op *upstream.Op) error {
 	err := cmp.Or(driverkit.CheckOp(op), driverkit.CheckFloor(op))
 	if err == nil && s.reserved(op.Key) {
@@ -290,12 +245,4 @@ func (s *Store) check(op *upstream.Op) error {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
-}
-
-// reserved reports whether a lock with this key would collide with siblings.
-func (s *Store) reserved(key string) bool {
-	if len(s.cfg.Prefix) >= len(siblingPrefix) {
-		return false // Parse refuses a reserved prefix.
-	}
-	return strings.HasPrefix(s.cfg.Prefix+key[:min(len(key), len(siblingPrefix))], siblingPrefix)
 }

@@ -11,9 +11,6 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// permitsKind is in the name of the set of a semaphore's permits. The scripts have it too.
-const permitsKind = "permits:"
-
 // ownerOf returns the <prefix><key> to which a name at the server belongs. If permits is true,
 // the name is the set of that semaphore; otherwise it is the lock itself. The result is empty for
 // all other siblings.
