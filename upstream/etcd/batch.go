@@ -20,8 +20,6 @@ const (
 	defaultMaxBytes = 1 << 20
 	// The most rounds of requests in one Apply. Two are enough unless something changes meanwhile.
 	maxRounds = 12
-	// The longest path of operations below the one for a key.
-	depth = 3
 )
 
 // action is what a step does in the next transaction. Actions that write go through one transaction

@@ -2,27 +2,27 @@
 //
 // # Files
 //
-// The files form layers, listed here from the bottom up. A file uses those before it. Three use
-// later ones: store.go starts the goroutines, session.go has the keys of a lost session forgotten,
-// and batch.go hands each op to the rules for locks or for permits.
+// The files by layer, from the bottom up. A file uses the layers above it in this list. There are
+// three exceptions. session.go lets the tables forget the keys of a lost session. batch.go and
+// batch_results.go give each op to the rules for locks or for permits. The key of a permit is an
+// entry of locks_table.go, too.
 //
-//	configuration   config.go             the store URL
-//	and connection  errors.go             errors, what they prove, and advice
+//	configuration   config.go errors.go   the store URL; errors, what they prove, and advice
+//	and connection  keys.go wire.go       names and values of keys; parts of transactions
 //	                client.go members.go  calls, logins, and members that do not answer
-//	                session.go            the daemon's lease, which all keys are under
-//	                store.go takeover.go  open, close, and pass the state to another process
-//	wire and batch  keys.go wire.go       names and values of keys; parts of transactions
-//	                batch.go              from ops to transactions
+//	                session.go current.go  the daemon's lease, on which all keys depend
+//	wire and batch  batch.go              from ops to transactions
 //	                batch_results.go      from answers to results; failed transactions
 //	lock rules      locks_table.go        the keys that this Store has
 //	                locks_request.go      the requests of an op
-//	                locks_result.go       what an answer means for it
+//	                locks_result.go       the effect of an answer
 //	permits         permits_table.go permits_request.go permits_result.go  the same for semaphores
-//	                permits_watch.go permits_list.go  their part of the next two layers
-//	watch           watch.go              one stream of watches, which give hints
-//	                watch_check.go        reads that give the hints that watches miss
-//	list            list.go registry.go   locks and their holders, sweeps, daemons' entries
-//	                questions.go note.go  how long a lock has been held; the note
+//	watch           watch.go permits_watch.go  one stream of watches, which give hints
+//	                watch_check.go        reads that find what watches have missed
+//	                questions.go          how long a lock has been held
+//	list            list.go permits_list.go registry.go  locks, holders, sweeps, daemons' entries
+//	                note.go               the note
+//	store           store.go takeover.go  open, close, and pass the state to another process
 //
 // # Keys
 //

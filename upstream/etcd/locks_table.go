@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // keyState is what this Store knows of a key of its own, and of the key before it in its queue.
@@ -165,4 +166,16 @@ func (t *lockKeys) drop(n *session) {
 	}
 	t.dropSemsLocked(n)
 	clear(t.unresolved) // requests in flight name a lease that is gone
+}
+
+// maxWatches is the maximum number of watches of one daemon.
+const maxWatches = 16384
+
+// hint sends a hint about g's key. The hint is lost if the stream is full.
+func (s *Store) hint(k cache.HintKind, g *lockKey) {
+	h := upstream.Hint{Kind: k, Key: g.lock}
+	if g.permit != nil {
+		h.Mode, h.Token = cache.Permit, g.token
+	}
+	s.hints.Send(h)
 }

@@ -232,11 +232,6 @@ func (b *batch) readPermitStepLocked(p *part, st *step, r []*pb.ResponseOp) {
 	}
 }
 
-// isThat reports whether a key exists that was created at rev.
-func isThat(k []*mvccpb.KeyValue, rev int64) bool {
-	return len(k) == 1 && k[0].CreateRevision == rev
-}
-
 // keptLocked answers the renewal of a permit. about answers readOthers.
 func (b *batch) keptLocked(st *step, own []*mvccpb.KeyValue, about []*pb.ResponseOp) {
 	if !isThat(own, st.rev) {

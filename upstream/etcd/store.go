@@ -13,7 +13,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
@@ -197,48 +196,4 @@ func alarmed(alarms []*pb.AlarmMember) error {
 		}
 	}
 	return nil
-}
-
-// liveSession returns the session if the store may grant leases under it now.
-func (s *Store) liveSession() (*session, error) {
-	n := s.cur.Load()
-	if n == nil || n.lost.Load() {
-		return nil, s.noSession()
-	}
-	if s.clock() >= n.until.Load() {
-		s.wake() // it is lost, and has to be ended
-		return nil, s.noSession()
-	}
-	return n, nil
-}
-
-func (s *Store) noSession() error {
-	return fmt.Errorf("%w: %w", ErrSession, *s.reason.Load())
-}
-
-func (s *Store) setReason(err error) { s.reason.Store(&err) }
-
-// wake has the session's goroutine check the session at once.
-func (s *Store) wake() {
-	select {
-	case s.kick <- struct{}{}:
-	default:
-	}
-}
-
-// noteRevision remembers the revision of an answer.
-func (s *Store) noteRevision(rev int64) { raise(s.high, rev) }
-
-func raise(x *atomic.Int64, v int64) {
-	for old := x.Load(); v > old && !x.CompareAndSwap(old, v); old = x.Load() {
-	}
-}
-
-// hint sends a hint about g's key. It is lost if nobody keeps up with them.
-func (s *Store) hint(k cache.HintKind, g *lockKey) {
-	h := upstream.Hint{Kind: k, Key: g.lock}
-	if g.permit != nil {
-		h.Mode, h.Token = cache.Permit, g.token
-	}
-	s.hints.Send(h)
 }

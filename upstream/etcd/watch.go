@@ -18,9 +18,6 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// maxWatches bounds the watches of one daemon.
-const maxWatches = 16384
-
 // runWatches keeps one stream with all watches, each with a number of its own, until ctx ends. A
 // watch begins with the present; what happened before is checked once the watch exists. So no watch
 // needs history that may have been compacted.

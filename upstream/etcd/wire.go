@@ -175,3 +175,11 @@ func namesOp(from, to string, limit int64) *pb.RequestOp {
 
 func countDir(dir string) *pb.RequestOp { return countOp(dir, dirEnd(dir)) }
 func listDir(dir string) *pb.RequestOp  { return namesOp(dir, dirEnd(dir), 0) }
+
+// isThat reports whether a key exists that was created at rev.
+func isThat(k []*mvccpb.KeyValue, rev int64) bool {
+	return len(k) == 1 && k[0].CreateRevision == rev
+}
+
+// depth is the longest path of nested operations for one key.
+const depth = 3

@@ -2,60 +2,13 @@ package mysql
 
 import (
 	"context"
-	"database/sql"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
-
-// batch is one Apply. The store reuses it.
-type batch struct {
-	carrier[*item]
-	all     []item
-	items   []*item // into all, in the order of their names
-	permits []int   // the ops that are about permits
-	buf     []byte
-	x       exchange
-}
-
-func newBatch(s *Store) *batch {
-	b := &batch{carrier: carrier[*item]{store: s, stuck: &s.stuck},
-		x: exchange{store: s, items: map[string]*item{}}}
-	b.exchanger = b
-	return b
-}
-
-// the connection's check was enough
-func (b *batch) ready(context.Context, *sql.Conn) error { return nil }
-
-func (b *batch) size(it *item) int { return 4*len(it.name) + 300 }
-
-func (b *batch) writes() []*item { return b.x.writes }
-
-func (b *batch) tableError(error) error { return nil } // without its table, the whole store is down
-
-func (b *batch) addRows(t *text, items []*item) {
-	t.add("SELECT name,'' FROM `" + b.store.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name IN ")
-	t.names(items)
-}
-
-func (b *batch) exchange(
-	ctx context.Context, conn *sql.Conn, items []*item, floor uint64,
-) (proof bool, err error) {
-	for _, it := range items {
-		it.ask.floor = max(it.ask.floor, int64(floor))
-	}
-	b.x.begin(items)
-	if err := b.x.run(ctx, conn); err != nil {
-		return b.x.proof, err
-	}
-	b.read()
-	return false, nil
-}
 
 // Apply carries out one batch: usually in one round trip. Ops that meet other requests take two
 // more for each turn. See doc.go.
@@ -126,9 +79,4 @@ func (b *batch) item(i int, op *upstream.Op) item {
 		ttl:   micros(op.TTL),
 		lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor), apart: int64(i)}
 	return it
-}
-
-// micros rounds up: the store must not end a lease before this daemon does.
-func micros(d time.Duration) int64 {
-	return max(0, int64((d+time.Microsecond-1)/time.Microsecond))
 }

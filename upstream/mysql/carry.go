@@ -199,3 +199,16 @@ func worse(a, b error) error {
 	}
 	return a
 }
+
+var errAnswer = errors.New("the answer is malformed")
+
+// nextRows moves to the next answer that has rows.
+func nextRows(rows *sql.Rows) error {
+	if rows.NextResultSet() {
+		return nil
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return errAnswer
+}

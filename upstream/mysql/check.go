@@ -18,6 +18,16 @@ import (
 // smallestPacket is the minimum of the server's max_allowed_packet.
 const smallestPacket = 1 << 20
 
+// clock is the server's time in µs since 1970, in UTC whatever the time zones of the server and the
+// session. It is the time at which its statement began.
+const clock = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
+
+// readOnlyFlags are variables that are on if the server must not be written to. The server does not
+// keep privileged users from writing to it.
+const readOnlyFlags = "@@global.read_only,@@global.innodb_read_only"
+
+func isOn(flag string) bool { return flag != "0" && flag != "OFF" && flag != "" }
+
 // server is what the check of a connection has found.
 type server struct {
 	version  string
@@ -232,4 +242,11 @@ func (q quick) rows(query string) ([][]string, error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// noDelete reports whether the user may not delete rows.
+func (s *Store) noDelete() bool {
+	s.seen.Lock()
+	defer s.seen.Unlock()
+	return s.seen.server != nil && s.seen.server.noDelete
 }

@@ -21,6 +21,13 @@ const (
 	DefaultPoll        = 100 * time.Millisecond
 )
 
+// The lengths of the columns, in bytes.
+const (
+	maxKey    = 512
+	maxPrefix = 64
+	nameLen   = maxKey + maxPrefix
+)
+
 // Config is the configuration of a Store. Parse makes it from a URL.
 type Config struct {
 	driverkit.Options

@@ -111,3 +111,20 @@ func (s *Store) dropIdle(err error) {
 
 // discard makes the pool close conn.
 func discard(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
+
+// onOneConn carries out work other than batches. It does one thing at a time, so that it uses at
+// most one connection.
+func (s *Store) onOneConn(ctx context.Context, do func(conn *sql.Conn) error) error {
+	select {
+	case s.otherWork <- struct{}{}:
+		defer func() { <-s.otherWork }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	conn, err := s.conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}

@@ -178,20 +178,21 @@
 //
 // # Files
 //
-// The files by layer, in reading order. No layer depends on one below it in this list.
+// The files by layer, in reading order. No layer depends on one below it in this list, with one
+// exception: an Apply tells the watch which locks and semaphores to poll.
 //
 //	connection      config.go errors.go dial.go check.go table.go; permits_table.go, the
 //	                semaphores' table
 //	wire and batch  sql.go, the text of a packet; carry.go and carry_stuck.go, the turns that a
 //	                batch takes
 //	lock rules      locks_row.go, the row; locks_rules.go, the rules in Go; locks_rules_sql.go,
-//	                the same in SQL; locks_sql.go and locks_exchange.go, one packet; locks.go,
-//	                the results
+//	                the same in SQL; locks_sql.go and locks_exchange.go, one packet; locks.go, the
+//	                ops of a batch and their results
 //	permits         permits_sql.go, the rules; permits_exchange.go, one packet; permits.go, the
 //	                results
-//	batch, store    batch.go, Apply; store.go, the Store
-//	watch           watch.go, watch_permits.go
 //	list            list.go, list_permits.go, registry.go; purge.go and purge_permits.go
+//	watch           watch.go, watch_permits.go
+//	store           batch.go, Apply; store.go, the Store
 //
 // # Ownership
 //

@@ -172,20 +172,3 @@ func (s *Store) lock(name string, r *row, now int64) upstream.Lock {
 	}
 	return l
 }
-
-// onOneConn carries out work other than batches. It does one thing at a time, so that it uses at
-// most one connection.
-func (s *Store) onOneConn(ctx context.Context, do func(conn *sql.Conn) error) error {
-	select {
-	case s.otherWork <- struct{}{}:
-		defer func() { <-s.otherWork }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	conn, err := s.conn(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	return do(conn)
-}

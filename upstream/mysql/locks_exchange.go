@@ -91,12 +91,6 @@ func (x *exchange) begin(items []*item) {
 	}
 }
 
-// readOnlyFlags are variables that are on if the server must not be written to. The server does not
-// keep privileged users from writing to it.
-const readOnlyFlags = "@@global.read_only,@@global.innodb_read_only"
-
-func isOn(flag string) bool { return flag != "0" && flag != "OFF" && flag != "" }
-
 // run sends the packet and reads the answers into the items. After an error, proof reports that
 // nothing has happened, and wrote that the write has.
 func (x *exchange) run(ctx context.Context, conn *sql.Conn) error {
@@ -181,19 +175,6 @@ func readState(rows *sql.Rows) (now int64, err error) {
 		return now, errReadOnly
 	}
 	return now, nil
-}
-
-var errAnswer = errors.New("the answer is malformed")
-
-// nextRows moves to the next answer that has rows.
-func nextRows(rows *sql.Rows) error {
-	if rows.NextResultSet() {
-		return nil
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	return errAnswer
 }
 
 // judge sets proof for an error before the divider.

@@ -11,15 +11,6 @@ import (
 // The lengths of the parts of a row, in bytes. A token is instance.number with the number in base
 // 36 and leading zeros. So a search for its text finds only the token itself: it is no part of
 // another token or of anything else in a row.
-const (
-	instanceLen = 22
-	numberLen   = 13 // of the largest uint64
-	tokenLen    = instanceLen + 1 + numberLen
-	endsLen     = 16 // µs since 1970, until the year 2286
-	readerLen   = tokenLen + 1 + endsLen + 1
-	placeLen    = 1 + readerLen
-	lastLen     = 1 + tokenLen + 1 + numberLen
-)
 
 // nobody is the owner of a lock without an owner. It has the length of a token, as plain requests
 // change no lengths: so the server can update the row in place.

@@ -1,24 +1,11 @@
 package mysql
 
 import (
-	_ "embed"
 	"strconv"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
-
-// The lengths of the columns, in bytes.
-const (
-	maxKey    = 512
-	maxPrefix = 64
-	nameLen   = maxKey + maxPrefix
-)
-
-//go:embed table.sql
-var tableSQL string
-
-const columns = "name,version,last,fence,owner,ends,queued,readers,queue"
 
 // returning ends a write that returns the rows it leaves.
 var returning = " RETURNING name,version,last,fence,owner,ends,queued," +

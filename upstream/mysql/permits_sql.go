@@ -1,18 +1,12 @@
 package mysql
 
 import (
-	_ "embed"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/locksidecar/locksidecar/cache"
 )
-
-//go:embed permits.sql
-var permitsSQL string
-
-const permitColumns = "name,token,place,ends,fence,most,held,waits,turn"
 
 // never is an end that is never reached.
 const never = "9223372036854775807"
@@ -316,4 +310,12 @@ func contendedSem(table, instance string) string {
 func firstEnd(table string) string {
 	return "IF(s.held>0,IFNULL((SELECT MIN(q.ends) FROM " + table +
 		" q FORCE INDEX (PRIMARY) WHERE q.name=s.name AND q.place+0=0 AND q.ends>@now),0),0)"
+}
+
+// permitsText returns the statements for the present server.
+func (s *Store) permitsText() *permitsText {
+	if s.returning.Load() {
+		return s.permitsTexts[1]
+	}
+	return s.permitsTexts[0]
 }

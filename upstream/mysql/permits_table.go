@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"database/sql/driver"
+	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,6 +13,11 @@ import (
 
 	"go.uber.org/zap"
 )
+
+//go:embed permits.sql
+var permitsSQL string
+
+const permitColumns = "name,token,place,ends,fence,most,held,waits,turn"
 
 func permitsTable(name string) *table {
 	return &table{name: name, of: "permits", list: permitColumns,

@@ -23,12 +23,6 @@ func (s *Store) purge(ctx context.Context, from string) (v driverkit.Purged, err
 	return v, err
 }
 
-func (s *Store) noDelete() bool {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	return s.seen.server != nil && s.seen.server.noDelete
-}
-
 // setTimes sets @now to the time, and @old to the bound below which fence bases are long unused.
 func (t *text) setTimes() {
 	t.add("SET @now=" + clock + ",@old=LEAST(" + clock + ",").num(time.Now().UnixMicro()).add(")-").

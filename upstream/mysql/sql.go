@@ -1,10 +1,9 @@
 package mysql
 
-import "strconv"
-
-// clock is the server's time in µs since 1970, in UTC whatever the time zones of the server and the
-// session. It is the time at which its statement began.
-const clock = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
+import (
+	"strconv"
+	"time"
+)
 
 // text is a packet of statements under construction. All external input is in it as hexadecimal
 // literals or numbers.
@@ -42,4 +41,9 @@ func addList[T any](t *text, of []T, add func(T)) {
 		sep = ","
 	}
 	t.add(")")
+}
+
+// micros rounds up: the store must not end a lease before this daemon does.
+func micros(d time.Duration) int64 {
+	return max(0, int64((d+time.Microsecond-1)/time.Microsecond))
 }

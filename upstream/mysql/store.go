@@ -98,13 +98,6 @@ func OpenLazy(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) permitsText() *permitsText {
-	if s.returning.Load() {
-		return s.permitsTexts[1]
-	}
-	return s.permitsTexts[0]
-}
-
 // Instance returns the instance id in this store's tokens.
 func (s *Store) Instance() string { return s.instance }
 

@@ -1,11 +1,28 @@
 package mysql
 
 import (
+	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// The lengths of the parts of a row, in bytes.
+const (
+	instanceLen = 22
+	numberLen   = 13 // of the largest uint64
+	tokenLen    = instanceLen + 1 + numberLen
+	endsLen     = 16 // µs since 1970, until the year 2286
+	readerLen   = tokenLen + 1 + endsLen + 1
+	placeLen    = 1 + readerLen
+	lastLen     = 1 + tokenLen + 1 + numberLen
+)
+
+//go:embed table.sql
+var tableSQL string
+
+const columns = "name,version,last,fence,owner,ends,queued,readers,queue"
 
 // checkTable makes the table if it does not exist, and checks that it is as the store needs it.
 func (s *Store) checkTable(q quick, t *table) error {

@@ -1,8 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
+
+// maxTTL is the longest TTL of a lease.
+const maxTTL = 10 * 365 * 24 * time.Hour
 
 // item is one op of a batch.
 type item struct {
@@ -282,4 +287,25 @@ func (b *batch) endAll(st cache.Status, err error) {
 // anyStuck reports whether the row of any of items was found locked not long ago.
 func (s *Store) anyStuck(items []item) bool {
 	return slices.ContainsFunc(items, func(it item) bool { return s.stuck.Has(it.name) })
+}
+
+// valid returns why an op cannot be carried out, or nil.
+func (s *Store) valid(op *upstream.Op) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)
+	}
+	if err := cmp.Or(driverkit.CheckOp(op), driverkit.CheckFloor(op)); err != nil {
+		return refuse("%w", err)
+	}
+	switch {
+	case op.Mode != cache.Exclusive && op.Mode != cache.Shared:
+		return refuse("there are no semaphores in this store")
+	case len(op.Key) > maxKey || op.Key == "":
+		return refuse("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
+	case !validText(op.Key):
+		return refuse("the key is not UTF-8, or has control characters")
+	case op.TTL < 0 || op.TTL > maxTTL:
+		return refuse("a TTL of %v is longer than %v", op.TTL, maxTTL)
+	}
+	return nil
 }

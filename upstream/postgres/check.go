@@ -111,3 +111,10 @@ func (s *Store) report(v *server) {
 			zap.String("table", s.names.locks))
 	}
 }
+
+// noDelete reports whether the user may not delete rows.
+func (s *Store) noDelete() bool {
+	s.seen.Lock()
+	defer s.seen.Unlock()
+	return s.seen.server != nil && s.seen.server.noDelete
+}

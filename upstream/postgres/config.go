@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
@@ -113,4 +115,17 @@ func (c Config) String() string {
 		q.Set("prefix", c.Prefix)
 	}
 	return c.URL.Text(q)
+}
+
+// validText reports whether text can be in a name: the server takes no other encoding.
+func validText(text string) bool {
+	if !utf8.ValidString(text) {
+		return false
+	}
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			return false
+		}
+	}
+	return true
 }

@@ -2,19 +2,19 @@
 // standbys, it is the primary's table. The tests run PostgreSQL 15. Several stores of one server
 // share its table, with or without the parameter prefix. There are no semaphores in this store.
 //
-// The files, by layer, in reading order:
+// The files by layer, in reading order. No layer depends on one below it in this list.
 //
-//	config.go               the store URL
-//	errors.go               error codes and what they mean
-//	connect.go              connections and their pool
-//	schema.go, sql/         the tables, made or checked with each connection
-//	check.go                what a server has to be, and the settings of a connection
-//	sql/apply.sql           the rules: what a batch does to the rows
-//	batch.go                Apply: a batch as one statement, and its answer
-//	watch.go                hints, by LISTEN
-//	list.go, registry.go    listings, holders and the entries of daemons
-//	purge.go                deletes rows long unused
-//	store.go                the Store
+//	connection  config.go   the store URL
+//	            errors.go   error codes and what they mean
+//	            connect.go  connections and their pool
+//	            schema.go   the tables of sql/, which each connection makes or checks
+//	            check.go    what a server has to be, and the settings of a connection
+//	lock rules  sql/apply.sql  what a batch does to the rows
+//	batch       batch.go    a batch as one statement, and its answer
+//	watch       watch.go    hints, by LISTEN
+//	list        list.go registry.go  listings, holders and the entries of daemons
+//	            purge.go    deletes rows long unused
+//	store       store.go    the Store
 //
 // # Layout
 //

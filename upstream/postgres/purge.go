@@ -9,12 +9,6 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-func (s *Store) noDelete() bool {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	return s.seen.server != nil && s.seen.server.noDelete
-}
-
 // purge deletes the unused rows of one slice, which begins after the name from. It skips rows that
 // are locked, so it never waits for a batch. At the beginning of a walk it deletes the entries of
 // daemons that have ended.

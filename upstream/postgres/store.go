@@ -1,25 +1,18 @@
 package postgres
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
-
-// maxTTL is the longest TTL of a lease.
-const maxTTL = 10 * 365 * 24 * time.Hour
 
 // Store is a table of a PostgreSQL server used for locks. It is safe for concurrent use.
 type Store struct {
@@ -158,38 +151,4 @@ func (s *Store) reach(ctx context.Context) error {
 	}
 	s.fences.SawClock(parseInt(rows[0][1]))
 	return nil
-}
-
-// valid returns why an op cannot be carried out, or nil.
-func (s *Store) valid(op *upstream.Op) error {
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)
-	}
-	if err := cmp.Or(driverkit.CheckOp(op), driverkit.CheckFloor(op)); err != nil {
-		return refuse("%w", err)
-	}
-	switch {
-	case op.Mode != cache.Exclusive && op.Mode != cache.Shared:
-		return refuse("there are no semaphores in this store")
-	case len(op.Key) > maxKey || op.Key == "":
-		return refuse("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
-	case !validText(op.Key):
-		return refuse("the key is not UTF-8, or has control characters")
-	case op.TTL < 0 || op.TTL > maxTTL:
-		return refuse("a TTL of %v is longer than %v", op.TTL, maxTTL)
-	}
-	return nil
-}
-
-// validText reports whether text can be in a name: the server takes no other encoding.
-func validText(text string) bool {
-	if !utf8.ValidString(text) {
-		return false
-	}
-	for _, r := range text {
-		if unicode.IsControl(r) {
-			return false
-		}
-	}
-	return true
 }

@@ -9,12 +9,15 @@
 //
 // # Files
 //
-// The files by layer, in reading order. No layer depends on a later one.
+// The files by layer, in reading order. A layer uses those above it in this list, with one
+// exception: leases, nodes and calls refer to each other, because the answer of a node changes the
+// lease and may finish the call.
 //
-//	config and connection  config.go, store.go
-//	wire and batch         node.go (lanes and calls to a node), apply.go, rounds.go, results.go
-//	lock rules             quorum.go (votes), lease.go (what is known of a token), takeover.go
-//	list                   list.go, registry.go
+//	config          config.go
+//	lock rules      quorum.go (votes), lease.go (what is known of a token)
+//	wire and batch  node.go (lanes and calls to a node), rounds.go, results.go, apply.go
+//	list            list.go, registry.go
+//	store           store.go, takeover.go
 //
 // There are no permits and no hints.
 //

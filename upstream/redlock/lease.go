@@ -246,3 +246,34 @@ func (l *lease) releaseOp(n int, now int64) upstream.Op {
 	}
 	return op
 }
+
+// nodeTTL returns the TTL for a node at which the lease lasts as long as ours, however fast the
+// node's clock runs within the configured drift.
+func (s *Store) nodeTTL(ttl time.Duration) time.Duration {
+	if more := s.cfg.Drift - DefaultDrift; more > 0 {
+		ttl += time.Duration(float64(ttl) * more)
+	}
+	return ttl
+}
+
+// wakeReleaser wakes sendPendingReleases.
+func (s *Store) wakeReleaser() {
+	select {
+	case s.wakeup <- struct{}{}:
+	default:
+	}
+}
+
+// idleLocked tells Close when nothing is in flight any more.
+func (s *Store) idleLocked() {
+	if s.idle == nil {
+		return
+	}
+	for _, n := range s.nodes {
+		if len(n.running) > 0 || len(n.pendingReleases) > 0 && n.failures == 0 {
+			return
+		}
+	}
+	close(s.idle)
+	s.idle = nil
+}

@@ -104,15 +104,6 @@ func (s *Store) Connections() (n int) {
 	return n
 }
 
-// nodeTTL returns the TTL for a node at which the lease lasts as long as ours, however fast the
-// node's clock runs within the configured drift.
-func (s *Store) nodeTTL(ttl time.Duration) time.Duration {
-	if more := s.cfg.Drift - DefaultDrift; more > 0 {
-		ttl += time.Duration(float64(ttl) * more)
-	}
-	return ttl
-}
-
 // Capabilities returns the optional parts of the contract that the store implements.
 func (s *Store) Capabilities() upstream.Capabilities {
 	return upstream.Capabilities{
@@ -214,14 +205,6 @@ func reasons(errs []error) string {
 	return strings.Join(each, "; ")
 }
 
-// wakeReleaser wakes sendPendingReleases.
-func (s *Store) wakeReleaser() {
-	select {
-	case s.wakeup <- struct{}{}:
-	default:
-	}
-}
-
 // sendPendingReleases sends the pending releases to the nodes that are up, until the store is
 // closed.
 func (s *Store) sendPendingReleases() {
@@ -288,20 +271,6 @@ func (s *Store) Close() error {
 	<-s.releaserDone
 	s.wg.Wait()
 	return s.closeNodes()
-}
-
-// idleLocked tells Close when nothing is in flight any more.
-func (s *Store) idleLocked() {
-	if s.idle == nil {
-		return
-	}
-	for _, n := range s.nodes {
-		if len(n.running) > 0 || len(n.pendingReleases) > 0 && n.failures == 0 {
-			return
-		}
-	}
-	close(s.idle)
-	s.idle = nil
 }
 
 func (s *Store) closeNodes() error {

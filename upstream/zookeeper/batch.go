@@ -2,6 +2,7 @@ package zookeeper
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -274,4 +275,20 @@ func (b *batch) readAgain() {
 	}
 	together(len(again), func(i int) { b.read(again[i]) })
 	b.readSemaphoresAgain()
+}
+
+// valid returns an error if op cannot be carried out at all.
+func valid(op *upstream.Op) error {
+	err := driverkit.CheckOp(op)
+	switch {
+	case err != nil:
+	case op.Token > maxToken:
+		err = fmt.Errorf("token %d is out of range", op.Token)
+	case op.Key == "":
+		err = errors.New("the key is empty")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	return nil
 }

@@ -37,6 +37,13 @@ type Config struct {
 	idle idleLimits
 }
 
+// idleLimits are constant except in tests.
+type idleLimits struct {
+	after time.Duration
+	limit int // in bytes
+	pause time.Duration
+}
+
 // Parse reads zookeeper://[user:password@]host[:port][,host[:port]…][/chroot/path] with the
 // parameters session, timeout, acl (open or creator), password_file, and for TLS tls, ca, cert,
 // key and server_name. It does not connect and opens no file. Its errors are ErrConfig and show
@@ -50,7 +57,7 @@ func Parse(raw string) (Config, error) {
 }
 
 func parse(raw string) (Config, error) {
-	c, acl := Config{Session: DefaultSession, idle: defaultIdle}, ""
+	c, acl := Config{Session: DefaultSession}, ""
 	u, err := storeurl.Parse(raw, storeurl.Spec{
 		Schemes: []string{"zookeeper"}, Port: "2181", CanTLS: true, NeedsUser: true, NeedsPassword: true,
 		Params: map[string]func(string) error{

@@ -3,20 +3,23 @@
 //
 // # Files
 //
-// The files are listed by layer, in reading order. A layer uses those above it in this list. There
-// are two exceptions: a session has the state of its locks and semaphores and passes the events of
-// watches to them, and a batch calls the layers of locks and permits.
+// The files by layer, in reading order. A layer uses those above it in this list. There are three
+// exceptions. A session has the state of its locks and semaphores, and passes the events of watches
+// to them. A batch calls the rules of locks and of permits, and a lock's node may belong to a
+// permit. Locks and permits tell the watch what to check.
 //
-//	connection  config.go, errors.go, wire.go (one connection), server.go (checks of a server),
-//	            session.go (the session and its deadline), lifecycle.go (from session to session)
-//	batch       names.go (node names), requests.go (calls of the library), recent.go,
-//	            batch.go (Apply), transaction.go (writes), resolve.go (writes of unknown outcome)
+//	connection  config.go, errors.go, names.go and permits_names.go (names of nodes), wire.go (one
+//	            connection), server.go (checks of a server), session.go (the session and its
+//	            deadline), current.go (the current session), lifecycle.go (from session to
+//	            session), requests.go (calls of the library)
+//	batch       recent.go, batch.go (Apply), transaction.go (writes), resolve.go (writes of unknown
+//	            outcome)
 //	locks       rules.go (a lock's queue), locknode.go, lock.go (acquires), renew.go, peek.go,
 //	            sweep.go, parents.go (removal of idle parents)
-//	permits     permits_names.go, permits_node.go, permits_read.go, permits_batch.go
-//	watch       watch.go (watches, and checks of what has changed)
-//	list        list.go, list_names.go (long lists), permits_list.go, registry.go, questions.go,
-//	            note.go
+//	permits     permits_node.go, permits_read.go, permits_batch.go
+//	watch       watch.go (watches, and checks of what has changed), questions.go (how long a lock
+//	            has been held)
+//	list        list.go, list_names.go (long lists), permits_list.go, registry.go, note.go
 //	store       store.go (the Store itself)
 //
 // # Layout

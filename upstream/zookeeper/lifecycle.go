@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -310,4 +311,11 @@ func hostName() string {
 		return "?"
 	}
 	return h
+}
+
+// isSessionName reports whether id has the form that sessionName makes, and so is safe in a path.
+func isSessionName(id string) bool {
+	hex, ok := strings.CutPrefix(id, "0x")
+	_, err := strconv.ParseUint(hex, 16, 64)
+	return ok && err == nil && len(hex) == 16
 }

@@ -139,3 +139,12 @@ func (se *session) hold(g *lockNode, wanted bool) {
 		se.markDirtyLocked(g)
 	}
 }
+
+// hint sends a hint about one lock node.
+func (s *Store) hint(kind cache.HintKind, g *lockNode) {
+	h := upstream.Hint{Kind: kind, Key: g.key}
+	if g.permit != nil {
+		h.Mode, h.Token = cache.Permit, g.token
+	}
+	s.hints.Send(h)
+}

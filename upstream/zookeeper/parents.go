@@ -38,13 +38,7 @@ const (
 // does not tell a container from a permanent node, on which other clients may rely.
 const parentData = "locksidecar"
 
-// idleLimits are constant except in tests.
-type idleLimits struct {
-	after time.Duration
-	limit int // in bytes
-	pause time.Duration
-}
-
+// defaultIdle has the limits outside tests.
 var defaultIdle = idleLimits{idleTime, maxIdleBytes, removalPause}
 
 // idleParents remembers the parents of locks and semaphores below which this store has no node

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -75,13 +73,6 @@ func (s *Store) Registered(ctx context.Context, ids []string) (
 		}
 	}
 	return found, nil
-}
-
-// isSessionName reports whether id has the form that sessionName makes, and so is safe in a path.
-func isSessionName(id string) bool {
-	hex, ok := strings.CutPrefix(id, "0x")
-	_, err := strconv.ParseUint(hex, 16, 64)
-	return ok && err == nil && len(hex) == 16
 }
 
 // Holders reads one key at the server that this store is connected to. Only the holders' daemons

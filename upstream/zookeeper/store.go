@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
@@ -115,7 +115,7 @@ func newStore(cfg Config) *Store {
 		hints: driverkit.NewHints(hintBuffer), news: driverkit.NewSessions(),
 		toCheck: make(chan struct{}, 1), questions: make(chan struct{}, 1),
 		asks:    asks{dir: cfg.Chroot + "/" + internalDir + "/" + askPrefix},
-		changed: make(chan struct{}), idle: newIdleParents(cfg.idle)}
+		changed: make(chan struct{}), idle: newIdleParents(cmp.Or(cfg.idle, defaultIdle))}
 }
 
 // Info says what kind of store this is.
@@ -176,98 +176,4 @@ func (s *Store) Close() error {
 	close(s.news)
 	s.newsMu.Unlock()
 	return nil
-}
-
-// current returns the current session, or nil.
-func (s *Store) current() *session {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cur
-}
-
-// session returns the session for requests, or an error if none can be sent now.
-func (s *Store) session() (*session, error) {
-	s.mu.Lock()
-	se, why := s.cur, s.why
-	s.mu.Unlock()
-	if se == nil {
-		return nil, driverkit.Down(why)
-	}
-	return se, se.available()
-}
-
-func (s *Store) install(se *session) {
-	s.mu.Lock()
-	s.cur, s.why, s.tries, s.logged = se, nil, 0, ""
-	s.signalLocked()
-	s.mu.Unlock()
-	if s.ctx.Err() == nil {
-		s.wakeWatch()
-	}
-}
-
-func (s *Store) failed(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	// A server can first be unreachable and then be found unusable. The log must show the second,
-	// too.
-	if s.tries++; s.tries == 1 || errors.Is(err, ErrServer) && err.Error() != s.logged {
-		s.logged = err.Error()
-		s.log.Warn("no session at zookeeper", zap.Error(err))
-	}
-	s.why = err
-	s.signalLocked()
-}
-
-func (s *Store) signalLocked() {
-	close(s.changed)
-	s.changed = make(chan struct{})
-}
-
-// noSession returns the error for requests that cannot be sent.
-func (s *Store) noSession(why error) error {
-	if why == zk.ErrSessionExpired {
-		why = errors.New("the last one is over")
-	}
-	return fmt.Errorf("%w: %w, %s: %w", upstream.ErrDown, ErrNothingSent, s.cfg.where(), why)
-}
-
-// publish puts news of the session into the stream.
-func (s *Store) publish(n upstream.Session) {
-	s.newsMu.Lock()
-	defer s.newsMu.Unlock()
-	s.news.Send(n)
-}
-
-// valid returns an error if op cannot be carried out at all.
-func valid(op *upstream.Op) error {
-	err := driverkit.CheckOp(op)
-	switch {
-	case err != nil:
-	case op.Token > maxToken:
-		err = fmt.Errorf("token %d is out of range", op.Token)
-	case op.Key == "":
-		err = errors.New("the key is empty")
-	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
-	}
-	return nil
-}
-
-// hint sends a hint about one lock node.
-func (s *Store) hint(kind cache.HintKind, g *lockNode) {
-	h := upstream.Hint{Kind: kind, Key: g.key}
-	if g.permit != nil {
-		h.Mode, h.Token = cache.Permit, g.token
-	}
-	s.hints.Send(h)
-}
-
-// root returns the path of a node that exists as long as the store works.
-func (s *Store) root() string {
-	if s.cfg.Chroot == "" {
-		return "/"
-	}
-	return s.cfg.Chroot
 }
