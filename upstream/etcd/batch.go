@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	// etcd takes 128 operations on a path of nested transactions unless --max-txn-ops says
-	// otherwise.
+	// etcd accepts 128 operations on a path of nested transactions unless --max-txn-ops is set.
 	defaultMaxOps = 128
-	// The largest transaction in bytes, by our own estimate. etcd takes 1.5 MiB unless told
-	// otherwise.
+	// defaultMaxBytes limits a transaction, by our own estimate of its size. etcd accepts 1.5 MiB by
+	// default.
 	defaultMaxBytes = 1 << 20
-	// The most rounds of requests in one Apply. Two are enough unless something changes meanwhile.
+	// maxRounds limits the rounds of requests in one Apply. Two are enough unless something changes
+	// meanwhile.
 	maxRounds = 12
 )
 
-// action is what a step does in the next transaction. Actions that write go through one transaction
-// and those that only read through another, which etcd carries out without its log.
+// action is what a step does in the next transaction. Actions that write are in one transaction,
+// and actions that only read are in another, which etcd carries out without its log.
 type action uint8
 
 const (
@@ -140,7 +140,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 }
 
 // round sends all requests at the same time, and reads the answers. Steps that need another request
-// stay for the next round.
+// remain for the next round.
 func (b *batch) round(ctx context.Context) {
 	parts := b.parts()
 	var wg sync.WaitGroup
@@ -158,9 +158,9 @@ func (b *batch) round(ctx context.Context) {
 	}
 }
 
-// parts divides the steps into transactions. Those of locks and of permits are separate, and so are
-// writes and reads. If no transaction may both take and remove, the writes that take are separate
-// as well.
+// parts divides the steps into transactions. Steps of locks and steps of permits are separate, and
+// so are writes and reads. If no transaction may both take and remove, the writes that take are
+// separate as well.
 func (b *batch) parts() []part {
 	var groups [6][]step
 	for i := range b.steps {
@@ -194,7 +194,7 @@ func (b *batch) parts() []part {
 	return parts
 }
 
-// fillLocks takes into p what fits, at least one step, and returns the rest.
+// fillLocks moves steps into p as long as they fit, at least one, and returns the rest.
 func (p *part) fillLocks(steps []step, reads bool) (rest []step) {
 	maxOps := int(p.maxOps)
 	room := maxOps - depth - 1 // one for the session's key

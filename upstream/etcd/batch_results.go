@@ -91,7 +91,7 @@ func (b *batch) fenceMovedLocked(p *part) {
 	}
 }
 
-// next has st continue with a in the next round.
+// next makes st continue with action a in the next round.
 func (b *batch) next(st *step, a action) {
 	st.action = a
 	if st.g != nil {
@@ -124,7 +124,7 @@ func (b *batch) failedLocked(p *part) {
 		what, status = ErrNoAnswer, cache.Unknown
 	}
 	if b.reading(p) {
-		status = cache.Refused // whatever has happened, nothing was changed
+		status = cache.Refused // in any case, nothing was changed
 	}
 	err = b.s.cfg.explain(what, err)
 	for i := range p.steps {

@@ -28,9 +28,9 @@ const (
 
 var errLogin = errors.New("cannot log in")
 
-// client is the connections to the members, and the calls over them. It adds to etcd's client
-// whether a call was sent at all, a login that does not delay its creation, and a password that may
-// change.
+// client has the connections to the members, and makes the calls over them. It adds to etcd's
+// client whether a call was sent at all, a login that does not delay its creation, and a password
+// that may change.
 type client struct {
 	cfg   *Config
 	cl    *clientv3.Client
@@ -45,12 +45,12 @@ type client struct {
 	token struct {
 		sync.Mutex
 		value string
-		known bool // a login has said what it is; empty where the server wants none
+		known bool // a login has set value, which is empty if the server requires none
 	}
 }
 
-// newClient makes a client; it connects in the background. It fails when a file
-// that cfg names cannot be read.
+// newClient returns a client, which connects in the background. It returns an error if a file that
+// cfg names cannot be read.
 func newClient(cfg *Config) (*client, error) {
 	c := &client{cfg: cfg}
 	t, err := cfg.url.ReadFiles("")
@@ -73,14 +73,14 @@ func newClient(cfg *Config) (*client, error) {
 		grpc.WithUserAgent("locksidecar"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 	}
-	// gRPC takes no notice of the one in a tls.Config
+	// gRPC ignores the ServerName of a tls.Config.
 	if name := cfg.url.TLS.ServerName; name != "" {
 		options = append(options, grpc.WithAuthority(name))
 	}
 	cl, err := clientv3.New(clientv3.Config{
 		Endpoints: m.all, TLS: t, Logger: zap.NewNop(),
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
-		MaxUnaryRetries: 1, // the callers decide what is repeated
+		MaxUnaryRetries: 1, // only the callers repeat calls
 		DialOptions:     options,
 	})
 	if err != nil {

@@ -11,28 +11,27 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// What a Config has unless its URL says otherwise.
+// The values of a Config unless its URL gives others.
 const (
 	DefaultPrefix  = "/locksidecar"
 	DefaultTTL     = 10 * time.Second
 	DefaultTimeout = 2 * time.Second
 )
 
-// Config says which etcd to use and how. Parse makes it from a URL.
+// Config names an etcd and says how to use it. Parse makes it from a URL.
 type Config struct {
 	driverkit.Options
 	url *storeurl.URL
 
 	Endpoints []string      // host:port of members, at least one
-	Prefix    string        // of the keys; the lock NAME is the one that etcdctl calls Prefix/NAME
+	Prefix    string        // of the keys; etcdctl's name for the lock NAME is Prefix/NAME
 	TTL       time.Duration // of the daemon's lease, in whole seconds
 	Timeout   time.Duration // of one batch, and of one keep-alive
 }
 
-// Parse understands etcd://[user:password@]host[:port][,host[:port]…] with the
-// parameters prefix, ttl, timeout, password_file, and for TLS tls, ca, cert, key
-// and server_name. It connects to nothing and opens no file; its errors are
-// ErrConfig and show no secret.
+// Parse reads etcd://[user:password@]host[:port][,host[:port]…] with the parameters prefix, ttl,
+// timeout, password_file, and for TLS tls, ca, cert, key and server_name. It connects to nothing
+// and opens no file. Its errors are ErrConfig and show no secret.
 func Parse(raw string) (Config, error) {
 	c := Config{Prefix: DefaultPrefix, TTL: DefaultTTL}
 	u, err := storeurl.Parse(raw, storeurl.Spec{
@@ -65,7 +64,7 @@ func (c *Config) check() error {
 	return nil
 }
 
-// String is the URL without its secrets.
+// String returns the URL without its secrets.
 func (c Config) String() string {
 	q := url.Values{"prefix": {c.Prefix}, "ttl": {c.TTL.String()}, "timeout": {c.Timeout.String()}}
 	return c.url.Text(q)

@@ -71,16 +71,16 @@
 //	<prefix>/%permit/queue/<semaphore>/<lease>-<slot>
 //
 // with "locksidecar:permit:<token>" as value. The slot is a small number that the daemon gives the
-// token. Another token gets it once no request of the first can still arrive. The reason is that
-// etcd's index keeps each name until it is compacted, and that counting a prefix visits all of
-// them: names that are never reused would make a busy semaphore slower with every permit. As names
-// are reused, a key is removed only if it has the token's value.
+// token. Another token gets it once no request of the first can still arrive. Slots are reused
+// because etcd's index keeps each name until it is compacted, and counting a prefix visits all of
+// them. Without reuse, a busy semaphore would become slower with every permit. As names are reused,
+// a key is removed only if it has the token's value.
 //
 // To take a permit is to create a key among the holders and to count them in one transaction. The
 // key holds a permit if it is at most the Limit-th; a token that has not queued counts the queue as
 // well. Otherwise the key is removed at once. That happens only if other hosts were faster, because
-// the driver tries it only if there is room. It learns that from a read just before, or, if there
-// was plenty of room at the last read (more than an eighth of the limit), without one. Whether a
+// the driver tries it only if there is room. It learns that from a read just before. If there was
+// plenty of room at the last read (more than an eighth of the limit), it needs no read. Whether a
 // key holds a permit is decided when it is created. If the answer was lost, the create revisions
 // before it decide, and keys created together with it count as before it.
 //
@@ -113,8 +113,8 @@
 // transactions: two levels hold a full batch. A server that accepts less (--max-txn-ops,
 // --max-request-bytes) says so before it does anything, and gets smaller transactions from then on.
 //
-// A result is Refused only if nothing was done: no part of the call left this process, the server's
-// error proves it, or, if the database is full, a read has shown it.
+// A result is Refused only if nothing was done. Either no part of the call left this process, or
+// the server's error proves it, or a read has shown it after the database was full.
 //
 // # Session
 //
@@ -128,15 +128,15 @@
 //
 // One stream carries the watches of a daemon, each with a number of ours, without a goroutine for
 // each. A queued token watches only the key before its own, so that a release wakes one token, and
-// other daemons get no events; a watch of the whole prefix would send each release of the fleet to
-// every daemon. A lock that has been held for 100 ms is watched, too: for other hosts that wait for
-// it, and for the removal of our key by somebody else (most locks are released before). The watch
-// lasts as long as the lease does, lingering or not. There are at most 16,384 watches. A watch
-// begins with the present. What happened before is read once the watch exists, so compaction does
-// not matter. Besides, the keys held are read in turn, each once in a third of the TTL, up to 5,000
-// keys a second. All this only gives hints: HintAvailable, HintContended, HintTried for a writer's
-// short-lived queue entry, and HintGone for a key of ours that somebody removed. Short-lived
-// entries do not make a result Contended.
+// other daemons get no events. A watch of the whole prefix would send each release of the fleet to
+// every daemon. A lock that has been held for 100 ms is watched, too, because most locks are
+// released earlier. This watch shows other hosts that wait for the lock, and the removal of our key
+// by another client. The watch lasts as long as the lease does, lingering or not. There are at most
+// 16,384 watches. A watch begins with the present. What happened before is read once the watch
+// exists, so compaction does not matter. In addition, the keys of held locks are read in turn, each
+// once in a third of the TTL, up to 5,000 keys a second. All this only gives hints: HintAvailable,
+// HintContended, HintTried for a writer's short-lived queue entry, and HintGone for a key of ours
+// that somebody removed. Short-lived entries do not make a result Contended.
 //
 // # Failures
 //
@@ -168,8 +168,8 @@
 //	not an etcd, too old,  Open fails. Behind OpenLazy: Refused, with the reason.
 //	a learner, wrong TLS
 //
-// Release and withdrawal of a token of an earlier session are NotHeld and Done without a request if
-// that session is known to be gone; until then, they are carried out under its lease.
+// A release of a token of an earlier session is NotHeld, and a withdrawal is Done, without a
+// request if that session is known to be gone. Until then, they are carried out under its lease.
 //
 // # Ownership
 //

@@ -28,7 +28,7 @@ type names struct {
 
 var escape = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// dir is the beginning of the keys of a lock. Their range is [dir, dirEnd(dir)).
+// dir returns the prefix of the keys of a lock. Their range is [dir, dirEnd(dir)).
 func (n *names) dir(lock string) string { return n.root + escaped(lock) + "/" }
 
 func escaped(name string) string {
@@ -38,14 +38,14 @@ func escaped(name string) string {
 	return name
 }
 
-// permits returns the beginnings of the keys of a semaphore's holders and of those of its queue.
+// permits returns the prefixes of a semaphore's keys: of its holders, and of its queue.
 func (n *names) permits(key string) (held, queue string) {
 	key = escaped(key) + "/"
 	return n.root + permitDir + "/held/" + key, n.root + permitDir + "/queue/" + key
 }
 
-// semaphore returns the semaphore that a key belongs to, the beginning of its keys of that kind,
-// and whether the kind is that of holders.
+// semaphore returns the semaphore that a key belongs to. dir is the prefix of its keys of the same
+// kind, and held reports whether these are the keys of holders.
 func (n *names) semaphore(key string) (name, dir string, held, ok bool) {
 	rest, ok := strings.CutPrefix(key, n.root+permitDir+"/")
 	if !ok {
@@ -60,8 +60,8 @@ func (n *names) semaphore(key string) (name, dir string, held, ok bool) {
 	return unescape.Replace(name), n.root + permitDir + "/" + kind + "/" + name + "/", held, true
 }
 
-// permitValue is the value of a token's keys in a semaphore. No two tokens of a session have the
-// same.
+// permitValue returns the value of a token's keys in a semaphore. No two tokens of a session have
+// the same value.
 func permitValue(token uint64) string { return valuePermit + strconv.FormatUint(token, 16) }
 
 // permitToken returns the token of a value, or 0 if the value is not one of ours.
@@ -74,27 +74,27 @@ func permitToken(value string) uint64 {
 	return t
 }
 
-// slotBits of a permit's base say which of those it is that were created in one
-// transaction: these have the same create revision.
+// slotBits is the number of bits of a permit's base that have the slot. By them, the bases of
+// permits differ that one transaction has created and that so have one create revision.
 const slotBits = 8
 
-// permitBase is the fence base of the permit whose key has that slot.
+// permitBase returns the fence base of a permit whose key has the given slot.
 func permitBase(rev int64, slot int) uint64 {
 	return uint64(rev)<<slotBits | uint64(slot)&(1<<slotBits-1)
 }
 
-// dirEnd is the first key after those that begin with dir, which ends in a slash.
+// dirEnd returns the first key after all keys that begin with dir, which ends in a slash.
 func dirEnd(dir string) string { return dir[:len(dir)-1] + "0" }
 
-// rangeEnd is dirEnd for requests.
+// rangeEnd returns dirEnd as the end of a range in a request.
 func rangeEnd(dir string) []byte {
 	b := []byte(dir)
 	b[len(b)-1]++
 	return b
 }
 
-// key is a token's key: the lease in hexadecimal, as in the keys of concurrency.Mutex, and the
-// token's number.
+// key returns a token's key. It has the lease in hexadecimal, as in the keys of concurrency.Mutex,
+// and the token's number.
 func key(dir string, lease int64, token uint64) string {
 	b := make([]byte, 0, len(dir)+32)
 	b = append(b, dir...)
@@ -103,18 +103,18 @@ func key(dir string, lease int64, token uint64) string {
 	return string(strconv.AppendUint(b, token, 16))
 }
 
-// session is the key of a session.
+// session returns the key of a session.
 func (n *names) session(lease int64) string {
 	return n.root + sessionDir + "/" + strconv.FormatInt(lease, 16)
 }
 
-// behind is the first key after all of ours.
+// behind returns the first key after all of ours.
 func (n *names) behind() string { return dirEnd(n.root) }
 
 var unescape = strings.NewReplacer("%25", "%", "%2F", "/")
 
-// lock returns the lock that a key belongs to, and the beginning of its keys. Our keys, and those
-// of concurrency.Mutex, have no slash after the lock's name. Of other keys only the part up to the
+// lock returns the lock that a key belongs to, and the prefix of its keys. Our keys and the keys of
+// concurrency.Mutex have no slash after the lock's name. Of any other key, only the part up to the
 // first slash counts.
 func (n *names) lock(key string) (lock, dir string, ok bool) {
 	rest, ok := strings.CutPrefix(key, n.root)
@@ -139,7 +139,7 @@ func holder(key, dir string) (lease int64, token uint64, ours bool) {
 	return lease, token, err1 == nil && err2 == nil
 }
 
-// Name is the name that etcdctl lock and concurrency.NewMutex use for a lock of ours.
+// Name returns the name by which etcdctl lock and concurrency.NewMutex know a lock of ours.
 func (c Config) Name(lock string) string {
 	return strings.TrimSuffix((&names{root: c.Prefix + "/"}).dir(lock), "/")
 }

@@ -64,7 +64,7 @@ func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int)
 			if page, from = page[n:], end; lock == "" {
 				continue
 			}
-			if len(page) == 0 && full { // there may be more of it
+			if len(page) == 0 && full { // the lock may have more keys
 				if queue, err = s.read(ctx, dir, dirEnd(dir), 0); err != nil {
 					return nil, "", err
 				}
@@ -85,7 +85,7 @@ func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int)
 }
 
 // group returns how many keys at the beginning of page belong together, and the first key that can
-// follow them. lock is empty if they are not those of a lock.
+// follow them. lock is empty if these keys belong to no lock.
 func (s *Store) group(page []*mvccpb.KeyValue) (lock, dir string, n int, end string) {
 	first := string(page[0].Key)
 	lock, dir, ok := s.lock(first)

@@ -95,7 +95,7 @@ func (b *batch) placedLocked(st *step, queue []*mvccpb.KeyValue) {
 	switch {
 	case !ok && st.err != nil:
 		b.fail(st, cache.Refused, st.err)
-	case !ok: // the key existed, but somebody has removed it
+	case !ok: // the key existed, but another client has removed it
 		b.forgetLocked(st)
 		b.next(st, actTake)
 	case p.granted && modeOf(p.kv) == st.mode:
@@ -135,7 +135,7 @@ func (b *batch) grantedLocked(st *step, base int64, mode cache.Mode, contended, 
 		since: b.s.clock(), keyState: keyState{dir: st.dir, key: st.key, rev: base}})
 }
 
-// queuedLocked answers that the token queues, and has the key before it watched.
+// queuedLocked answers that the token queues, and requests a watch of the key before it.
 func (b *batch) queuedLocked(st *step, p place) {
 	if !b.stamp(st, cache.Queued) {
 		return

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// keyState is what this Store knows of a key of its own, and of the key before it in its queue.
+// keyState has what this Store knows of one of its keys, and of the key before it in the queue.
 type keyState struct {
 	dir, key string
 	rev      int64  // create revision
@@ -57,7 +57,7 @@ type lockKeys struct {
 
 	byWatch   map[int64]*lockKey
 	lastWatch int64
-	// the number of the watch for other daemons' questions; 0 when there is none
+	// question is the number of the watch for other daemons' questions, or 0 without one.
 	question   int64
 	questionOf int64      // the lease of the session that these questions ask
 	create     []*lockKey // watches to be made
@@ -132,8 +132,8 @@ func (t *lockKeys) removeLocked(g *lockKey) {
 	}
 }
 
-// watchLocked has the key that g waits for watched, or g's lock if g holds it. Beyond maxWatches it
-// does nothing: there, the caller's polling and the checks in turn have to do.
+// watchLocked requests a watch of the key that g waits for, or of g's lock if g holds it. Beyond
+// maxWatches it does nothing. Then polling by the caller and the regular checks must suffice.
 func (t *lockKeys) watchLocked(g *lockKey) {
 	if g.watch != 0 || len(t.byWatch) >= maxWatches {
 		return

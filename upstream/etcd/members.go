@@ -14,8 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// A member that has not answered gets no requests for this time, if there are others. A frozen one
-// keeps its connections, and gRPC would send it requests in turn until its own probe has found out.
+// avoidFor is how long a member that has not answered gets no requests, if there are others. A
+// frozen member keeps its connections, and gRPC would send requests to it until its own probe
+// fails.
 const avoidFor = 5 * time.Second
 
 // members knows which of the endpoints answer.
@@ -23,7 +24,7 @@ type members struct {
 	set func(endpoints ...string) // hands the endpoints to use to gRPC
 
 	mu      sync.Mutex
-	all     []string             // as gRPC has them; guarded by mu, as is all below
+	all     []string             // as gRPC has them; guarded by mu, as are the fields below
 	addr    map[string]string    // the endpoint by its address, without the scheme
 	remote  map[string]string    // the endpoint by the remote address of a connection
 	avoided map[string]time.Time // and until when
@@ -67,7 +68,7 @@ func (m *members) observe(
 }
 
 // avoid stops requests to the member at a remote address. If all members are avoided, only this one
-// stays avoided, because it is the one that has been found out last.
+// stays avoided, because it was found unresponsive last.
 func (m *members) avoid(remote string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

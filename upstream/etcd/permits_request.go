@@ -25,7 +25,7 @@ func (b *batch) startPermitOpLocked(st *step, op *upstream.Op) (ask bool) {
 		b.fail(st, cache.Refused, fmt.Errorf("%w: a permit cannot be downgraded", ErrRefused))
 		return false
 	}
-	// A token that is not known has no key: the session is ours alone.
+	// A token that is not in the table has no key, because no other process uses the session.
 	var g *lockKey
 	if m := b.s.lockKeys.sems[op.Key]; m != nil && m.sess == b.sess {
 		g = m.tokens[op.Token]
@@ -97,7 +97,7 @@ func (b *batch) setPermitLocked(st *step, g *lockKey) {
 	}
 }
 
-// forgetPermits forgets the tokens of which this batch has left nothing behind.
+// forgetPermits forgets the tokens of this batch that have no key and no request in flight.
 func (b *batch) forgetPermits() {
 	t := &b.s.lockKeys
 	t.mu.Lock()
@@ -137,7 +137,7 @@ type semRead struct {
 type readSet uint8
 
 const (
-	// how many hold permits, and how many queue or, if needed, their keys
+	// readCounts reads how many tokens hold permits, and how many queue or, if needed, their keys.
 	readCounts  readSet = iota
 	readOthers          // how many hold permits, and whether other hosts queue
 	readHolders         // how many hold permits

@@ -11,10 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// tally is what one transaction did to a semaphore, and the counts after it.
+// tally has the effect of one transaction on a semaphore, and the counts after it.
 type tally struct {
 	puts         int64 // holders' keys that the transaction created
-	at           int64 // how many of these have been answered
+	at           int64 // how many of puts have been answered
 	held, queued int64 // of all hosts, without those that joined in this transaction
 	joined       []*step
 }
@@ -352,7 +352,7 @@ func (b *batch) stayQueuedLocked(st *step, x *snapshot, at int) {
 	b.s.lockKeys.setWaitingLocked(st.g, string(x.order[at-1].Key), x.order[at-1].CreateRevision)
 }
 
-// hintOthersLocked gives hints to those of our queued tokens that can have a permit as well. When
+// hintOthersLocked gives hints to the other queued tokens of ours that can have a permit. When
 // several permits become free at once, the watch wakes only one of them.
 func (b *batch) hintOthersLocked(m *sem, x *snapshot) {
 	for i := 0; i < len(x.order) && x.held+int64(i) < m.limit; i++ {

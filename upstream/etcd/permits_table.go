@@ -15,8 +15,8 @@ type sem struct {
 	own         string // how our keys continue
 
 	tokens map[uint64]*lockKey
-	// A token's key is named by its slot, and slots are reused: etcd's index keeps each name that
-	// ever existed until it is compacted, and counting visits them all.
+	// slots has the tokens. A token's key is named by its slot. Slots are reused, because etcd's index
+	// keeps each name until it is compacted, and counting visits all of them.
 	slots []*lockKey
 	free  []int
 	nHeld int
@@ -43,7 +43,7 @@ type permit struct {
 	sem  *sem
 	role role
 	slot int
-	// the name of the key in the queue; lockKey.key is the name of the holder's key
+	// queueKey is the name of the key in the queue. lockKey.key is the name of the holder's key.
 	queueKey  string
 	value     string // of both
 	limit     int64
@@ -148,8 +148,8 @@ func (t *lockKeys) removeWatchersLocked(m *sem) {
 	m.watchers = nil
 }
 
-// setWaitingLocked has the event that g waits for watched: a change of the key before its own, or,
-// for the first of the queue, the end of any permit.
+// setWaitingLocked requests a watch of the event that g waits for: a change of the key before its
+// own or, for the first of the queue, the end of any permit.
 func (t *lockKeys) setWaitingLocked(g *lockKey, pred string, predRev int64) {
 	if g.pred != pred || g.predRev != predRev || !g.permit.queued {
 		t.unwatchLocked(g)
@@ -160,8 +160,8 @@ func (t *lockKeys) setWaitingLocked(g *lockKey, pred string, predRev int64) {
 	}
 }
 
-// forgetPermitLocked forgets a token that has no key and no request in flight. It keeps one with an
-// op under way: forgetPermits decides at the end of that op.
+// forgetPermitLocked forgets a token that has no key and no request in flight. It keeps a token
+// with an op in progress, for which forgetPermits decides at the end of the op.
 func (t *lockKeys) forgetPermitLocked(g *lockKey) {
 	m := g.permit.sem
 	if m.tokens[g.token] != g || g.permit.busy {

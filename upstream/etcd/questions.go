@@ -14,14 +14,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// A daemon asks another one how long it has held a key by writing a question below the other one's
-// session, under its own lease. The other one watches for questions while it holds anything for
-// long, and writes the answer in place of the question. The daemon that asked reads the answer and
-// removes it. No version expects a lock there.
+// A daemon asks another daemon how long it has held a key. It writes a question below the other
+// daemon's session, under its own lease. The other daemon watches for questions while it holds any
+// key for long, and writes the answer in place of the question. The first daemon reads the answer
+// and removes it. No version expects a lock there.
 const (
 	questionMark = "?" // the number of the question, a space, upstream.Question
 	answerMark   = "=" // that number, a space, upstream.EncodeAnswer
-	maxQuestions = 64  // incoming questions that wait for an answer; more get none
+	maxQuestions = 64  // incoming questions that wait for an answer; further ones get none
 	firstPoll    = 2 * time.Millisecond
 )
 
@@ -29,7 +29,7 @@ const (
 // that it has few names below each session: etcd's index keeps each name until it is compacted.
 type outgoingQuestions struct {
 	turn   chan struct{}       // has an element while a round is in progress
-	remove chan *pb.TxnRequest // what removes the last round, which ends with that
+	remove chan *pb.TxnRequest // the request that removes the last round, which ends with it
 	last   uint64              // the number of the last round; guarded by turn
 	mu     sync.Mutex          // not held during I/O
 	mutes  upstream.Mutes      // guarded by mu
@@ -43,7 +43,7 @@ func newOutgoing() outgoingQuestions {
 // Answer makes f answer other daemons.
 func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 
-// questionsDir is what the keys of questions to the daemon with this lease begin with.
+// questionsDir returns the prefix of the keys of questions to the daemon with this lease.
 func (n *names) questionsDir(lease int64) string { return n.session(lease) + "/ask/" }
 
 // Ask asks in one round.
@@ -78,8 +78,9 @@ func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	}
 }
 
-// questionKeys returns a key for each question: below the session of the daemon that is asked, the
-// name of our session, and a number if the daemon is asked more than one question.
+// questionKeys returns a key for each question. It is below the session of the daemon that is
+// asked, and has the name of our session. A number follows if the daemon is asked more than one
+// question.
 func (s *Store) questionKeys(n *session, qs []*upstream.Question) (keys []string) {
 	used := map[string]int{}
 	for _, q := range qs {
@@ -94,8 +95,9 @@ func (s *Store) questionKeys(n *session, qs []*upstream.Question) (keys []string
 	return keys
 }
 
-// ask writes questions under keys and reads their answers, until all have come or AnswerTime is
-// over. All texts begin with number. asked is false if the questions may not have been written.
+// ask writes questions under keys and reads their answers, until all have arrived or AnswerTime is
+// over. number is at the beginning of all texts. asked is false if the questions may not have been
+// written.
 func (s *Store) ask(
 	ctx context.Context, n *session, keys []string, qs []*upstream.Question, number string,
 ) (asked bool) {
@@ -139,8 +141,8 @@ func (s *Store) ask(
 	return true
 }
 
-// removeQuestions removes what each round has written, until ctx ends. Only the next round waits
-// for it. After an error the questions end with the session, or with the next round.
+// removeQuestions removes the questions and answers of each round, until ctx ends. Only the next
+// round waits for it. After an error the questions end with the session, or with the next round.
 func (s *Store) removeQuestions(ctx context.Context) {
 	for {
 		select {
@@ -173,14 +175,15 @@ func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NODELETE}}))
 }
 
-// questionsLocked passes on what the watch for questions says. It is called with lockKeys.mu held.
+// questionsLocked passes on the events of the watch for questions. It is called with lockKeys.mu
+// held.
 func (s *Store) questionsLocked(r *pb.WatchResponse) {
 	var kvs []*mvccpb.KeyValue
 	switch {
 	case r.Canceled:
 		s.lockKeys.question, s.lockKeys.questionOf = 0, 0
 	case r.Created:
-		kvs = []*mvccpb.KeyValue{nil} // stands for the questions that existed before the watch
+		kvs = []*mvccpb.KeyValue{nil} // nil asks for the questions that existed before the watch
 	}
 	for _, e := range r.Events {
 		if e.Type == mvccpb.Event_PUT {
@@ -195,7 +198,7 @@ func (s *Store) questionsLocked(r *pb.WatchResponse) {
 	}
 }
 
-// answer answers the questions of other daemons until ctx ends.
+// answerQuestions answers the questions of other daemons until ctx ends.
 func (s *Store) answerQuestions(ctx context.Context) {
 	for {
 		select {

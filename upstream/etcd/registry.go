@@ -15,8 +15,8 @@ import (
 )
 
 // registered returns the key of the entry of the daemon that has this lease. It is below the
-// session's key, where no version expects a lock. The session's key itself would not do: each write
-// of it invalidates requests that are still on their way.
+// session's key, where no version expects a lock. The session's key itself cannot be the entry,
+// because each write of it invalidates requests in flight.
 func (n *names) registered(lease int64) string { return n.session(lease) + "/daemon" }
 
 // Register writes the entry under the lease of the present session, with which it ends.
@@ -67,8 +67,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (
 	return found, nil
 }
 
-// Holders reads the queue of one key. The holders' daemons have to be asked for Held, because etcd
-// stores revisions but no times.
+// Holders reads the queue of one key. Only the holders' daemons know Held, because etcd stores
+// revisions but no times.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (
 	locks []upstream.Lock, err error,
 ) {

@@ -22,7 +22,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// session is one etcd lease, under which all of the daemon's keys are.
+// session is one etcd lease. All keys of the daemon are under it.
 type session struct {
 	no      uint64
 	lease   int64
@@ -30,8 +30,8 @@ type session struct {
 	cluster uint64 // the cluster's identity
 	until   atomic.Int64
 	// fence is the revision at which key was last written. Requests that take a lock compare it.
-	// Writing key again therefore invalidates all those in flight, and a request without an answer
-	// can be resolved for good.
+	// Writing key again therefore invalidates all such requests in flight, so that the outcome of a
+	// request without an answer becomes certain.
 	fence atomic.Int64
 	lost  atomic.Bool // its deadline has passed, or the store has ended it
 	gone  atomic.Bool // the store has confirmed that the lease and all its keys are gone
@@ -130,8 +130,8 @@ func (s *Store) makeSession(ctx context.Context) *session {
 
 var errLeaseEnded = errors.New("the lease has ended")
 
-// beginSession makes a session with the lease id, or continues what an earlier attempt has made of
-// it.
+// beginSession makes a session with the lease id. It continues from an earlier attempt that has
+// granted the lease already.
 func (s *Store) beginSession(ctx context.Context, id int64) (*session, error) {
 	if err := s.checkServer(ctx); err != nil {
 		return nil, err
@@ -307,7 +307,7 @@ func (s *Store) wait(ctx context.Context, t int64) (woken bool) {
 	return false
 }
 
-// endSession makes sure that nothing is left under n.
+// endSession makes sure that no key remains under n.
 func (s *Store) endSession(ctx context.Context, n *session) {
 	pause := driverkit.Backoff{Min: pauseMin, Max: pauseMax}
 	for !n.gone.Load() && ctx.Err() == nil {

@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// All watches may have a hint at the same time.
+// hintBuffer is large enough for a hint of every watch at the same time.
 const hintBuffer = maxWatches
 
 // Store is an etcd used for locks. It is safe for concurrent use.
@@ -32,8 +32,8 @@ type Store struct {
 	last     atomic.Uint64           // the last session's number
 	granted  atomic.Int64            // the TTL that the server grants, in nanoseconds
 	high     *atomic.Int64           // the highest revision that an answer had
-	maxOps   atomic.Int64            // the most operations that the server accepts in a transaction
-	maxBytes atomic.Int64            // the most bytes that it accepts, by our own estimate
+	maxOps   atomic.Int64            // the largest number of operations of one transaction
+	maxBytes atomic.Int64            // the largest transaction in bytes, by our own estimate
 	reason   atomic.Pointer[error]   // why there is no session
 	kick     chan struct{}           // has an element if the session has to be checked
 	lockKeys lockKeys
@@ -152,14 +152,14 @@ func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 // any other session ends at its deadline. It must not run at the same time as Apply, nor be called
 // twice.
 func (s *Store) Close() error {
-	if s.cancel == nil { // it is a successor that has never begun
+	if s.cancel == nil { // a successor that has never begun
 		return s.client.close()
 	}
 	s.cancel()
 	s.wg.Wait()
 	if n := s.cur.Load(); n != nil && !n.gone.Load() && s.lockKeys.empty() {
 		ctx, cancel := context.WithTimeout(context.Background(), min(s.cfg.Timeout, time.Second))
-		_ = s.revoke(ctx, n.lease) // else it ends by itself
+		_ = s.revoke(ctx, n.lease) // after an error the session ends by itself
 		cancel()
 	}
 	close(s.hints)
@@ -167,8 +167,8 @@ func (s *Store) Close() error {
 	return s.client.close()
 }
 
-// Ping has the members commit something, and reads their alarms. It takes at most Timeout. It also
-// fails while there is no session.
+// Ping reads the members' alarms by a request that they must commit. It takes at most Timeout. It
+// also fails while there is no session.
 func (s *Store) Ping(ctx context.Context) error {
 	r, err := bounded(ctx, s, s.client.maint.Alarm, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
 	if err == nil {

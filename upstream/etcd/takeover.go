@@ -41,7 +41,8 @@ func (s *Store) Leave() ([]byte, error) {
 // Stay does nothing.
 func (s *Store) Stay() {}
 
-// Arrive restores what Leave returned. The session is kept alive from the call of begin on.
+// Arrive restores what Leave returned. From the call of begin on, this Store keeps the session
+// alive.
 func (s *Store) Arrive(state []byte) (begin func(), err error) {
 	m := &stateCoder{Coder: &cache.Coder{B: state, Reading: true}, s: s}
 	n := m.code(nil)

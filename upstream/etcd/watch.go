@@ -18,9 +18,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// runWatches keeps one stream with all watches, each with a number of its own, until ctx ends. A
-// watch begins with the present; what happened before is checked once the watch exists. So no watch
-// needs history that may have been compacted.
+// runWatches keeps one stream with all watches until ctx ends. Each watch has its own number and
+// begins with the present. Once it exists, a check finds earlier changes. So no watch needs history
+// that may have been compacted.
 func (s *Store) runWatches(ctx context.Context) {
 	pause := driverkit.Backoff{Min: pauseMin, Max: 2 * pauseMax}
 	for {
@@ -85,7 +85,7 @@ func (s *Store) serveWatches(ctx context.Context) error {
 	return err
 }
 
-// recreateWatches has all watches created again, on a new stream.
+// recreateWatches requests all watches again, for a new stream.
 func (t *lockKeys) recreateWatches() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// A lock that is held for longer than watchAfter is watched; most are released before.
+	// A lock that is held for longer than watchAfter is watched. Most locks are released earlier.
 	watchAfter = 100 * time.Millisecond
 	checkTick  = 50 * time.Millisecond
 	// In one interval, at most maxNewWatches keys become watched, and at most maxChecked are read.
@@ -18,9 +18,9 @@ const (
 	maxChecked    = 256
 )
 
-// checkKeys checks our keys: each after its watch has been created, and those held for long once in
-// a third of the session's TTL, or as often as maxChecked allows. It reports what it finds by
-// hints.
+// checkKeys checks each of our keys after its watch has been created. It also checks keys that are
+// held for long, once in a third of the session's TTL, or as often as maxChecked allows. It sends
+// hints about the results.
 func (s *Store) checkKeys(ctx context.Context) {
 	timer := time.NewTimer(checkTick)
 	defer timer.Stop()
@@ -70,8 +70,8 @@ func (t *lockKeys) made() []*lockKey {
 	return gs
 }
 
-// due has those keys watched that have been held for long enough, and returns those that are due
-// for a check. more says whether there will be any later.
+// due requests watches of the keys that have been held for long enough, and returns the keys that
+// are due for a check. more reports whether others will be due later.
 func (t *lockKeys) due(now int64, ttl time.Duration) (due []*lockKey, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

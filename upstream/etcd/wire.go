@@ -11,7 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// The parts of transactions. A batch can have hundreds of them, so each part is one allocation.
+// The functions below make the parts of transactions. A batch can have hundreds of parts, so each
+// part is one allocation.
 
 func putOp(key, value string, lease int64) *pb.RequestOp {
 	p := new(struct {
