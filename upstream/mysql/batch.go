@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Apply carries out one batch: usually in one round trip. Ops that meet other requests take two
-// more for each turn. See doc.go.
+// Apply carries out one batch, usually in one round trip. Ops that meet other requests take two
+// more round trips for each turn. See doc.go.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	b := s.batches.Get().(*batch)
 	defer s.batches.Put(b)
@@ -19,7 +19,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	defer b.sawBases()
 	var wg sync.WaitGroup
 	var permitErr error
-	if len(b.permits) > 0 { // neither waits for the other
+	if len(b.permits) > 0 { // locks and permits do not wait for each other
 		wg.Go(func() { permitErr = s.applyPermits(ctx, ops, results, b.permits) })
 	}
 	if len(b.items) > 0 {

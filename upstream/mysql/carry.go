@@ -17,8 +17,7 @@ import (
 // packetSize bounds the text of one packet's statements, except for its last op.
 const packetSize = 256 << 10
 
-// request holds what ops about locks and ops about permits have in common while they are carried
-// out.
+// request has the fields that ops about locks and ops about permits in progress have in common.
 type request struct {
 	at    int // its index in the batch
 	op    *upstream.Op
@@ -30,8 +29,8 @@ type request struct {
 
 func (r *request) base() *request { return r }
 
-// carrier brings the ops of one batch about locks, or those about permits, to their ends. T is
-// *item or *permit.
+// carrier carries out the ops of one batch about locks, or the ops about permits. T is *item or
+// *permit.
 type carrier[T interface{ base() *request }] struct {
 	store   *Store
 	results []upstream.Result
@@ -93,8 +92,8 @@ func (c *carrier[T]) packetful(items []T) int {
 	return len(items)
 }
 
-// carry repeats exchanges until all items have results. It fails when the connection, which it may
-// have replaced, cannot be used any more; the items have results then too.
+// carry repeats exchanges until all items have results. It returns an error if the connection,
+// which it may have replaced, cannot be used any more. The items have results then, too.
 func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql.Conn, error) {
 	fresh := false
 	for turn := 0; ; turn++ {
@@ -110,12 +109,12 @@ func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql
 		if c.endStuck(ctx, conn) {
 			continue
 		}
-		// The floor is read once a connection is there: a failover on the way to it raises the
-		// floor.
+		// The floor is read after the connection is taken, because a failover can lead to a new
+		// connection, which raises the floor.
 		proof, err := c.exchange(ctx, conn, c.todo, c.store.fences.Floor())
 		switch {
 		case err == nil:
-		case nothingSent(err) && !fresh: // the connection was closed before anything was sent on it
+		case nothingSent(err) && !fresh: // the connection was closed before anything was sent
 			fresh = true
 			_ = conn.Close()
 			next, err := c.store.conn(ctx)
@@ -125,8 +124,8 @@ func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql
 			conn = next
 		case proof && slices.Contains(repeatable, number(err)):
 		case proof && number(err) == erLockWait:
-			// The ops whose rows are locked end, and the others continue without them. If none is
-			// found, all are repeated.
+			// The ops whose rows are locked end, and the other ops continue. If no locked row is found, all
+			// ops are repeated.
 			c.endLocked(ctx, conn, c.writes(), fmt.Errorf("%w: %w", errLocked, err))
 		default:
 			return conn, c.fail(conn, err, proof)
@@ -134,7 +133,7 @@ func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql
 	}
 }
 
-// pause precedes each turn. It lengthens with the number of turns.
+// pause waits before a turn. The wait grows with the number of turns.
 func pause(ctx context.Context, turn int) error {
 	switch {
 	case ctx.Err() != nil && turn == 0:
@@ -163,7 +162,7 @@ func (c *carrier[T]) fail(conn *sql.Conn, err error, proof bool) error {
 		refused = c.store.reason(ErrNothingSent, err)
 	}
 	if tableErr != nil || isReadOnly(err) || number(err) != 0 && isDown(err) {
-		discard(conn) // the next one is checked again, and may lead to another server
+		discard(conn) // the next connection is checked, and may lead to another server
 	}
 	if !proof {
 		c.store.dropIdle(err)

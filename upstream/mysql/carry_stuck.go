@@ -23,7 +23,7 @@ func (c *carrier[T]) endStuck(ctx context.Context, conn *sql.Conn) bool {
 	return len(some) > 0 && c.endLocked(ctx, conn, some, errLocked)
 }
 
-// endLocked ends those of items whose rows are locked now, and reports whether there were any.
+// endLocked ends the items whose rows are locked now, and reports whether there were any.
 func (c *carrier[T]) endLocked(
 	ctx context.Context, conn *sql.Conn, items []T, err error,
 ) (ended bool) {
@@ -47,8 +47,8 @@ func (c *carrier[T]) endLocked(
 	return ended
 }
 
-// locked finds the names of which rows are locked now: rows that exist, and that a locking read
-// which skips locked rows does not return. A read of committed rows finds a row that another
+// locked returns the names whose rows are locked now. Such a row exists, and a locking read that
+// skips locked rows does not return it. A read of committed rows finds a row that another
 // transaction is deleting. A read of uncommitted rows finds one that a transaction is inserting.
 func (c *carrier[T]) locked(
 	ctx context.Context, conn *sql.Conn, items []T,

@@ -28,7 +28,7 @@ const readOnlyFlags = "@@global.read_only,@@global.innodb_read_only"
 
 func isOn(flag string) bool { return flag != "0" && flag != "OFF" && flag != "" }
 
-// server is what the check of a connection has found.
+// server has the findings of the check of a connection.
 type server struct {
 	version  string
 	flush    string // innodb_flush_log_at_trx_commit
@@ -150,7 +150,7 @@ func rightVersion(version string) error {
 	if strings.Contains(version, "MariaDB") {
 		oldest = driverkit.Version{10, 3}
 	}
-	// an unknown version says nothing
+	// A version of unknown form is accepted.
 	if have, ok := driverkit.ParseVersion(version); ok && have.Before(oldest) {
 		return fmt.Errorf("%w: its version is %s, at least %d.%d is needed",
 			ErrServer, version, oldest[0], oldest[1])
@@ -158,8 +158,8 @@ func rightVersion(version string) error {
 	return nil
 }
 
-// checkRights tries what the store does with a table, on no rows. denied is the error of a user who
-// may not delete.
+// checkRights tries the statements of the store on a table, with no rows. denied is the error of a
+// user who may not delete.
 func checkRights(q quick, t *table) (denied, err error) {
 	failed := func(err error) error {
 		return fmt.Errorf("%w: try what its user may do: %w",
@@ -210,7 +210,7 @@ type quick struct {
 	conn driver.Conn
 }
 
-// rows returns the first result set of query, as text.
+// rows returns the first result set of query as text.
 func (q quick) rows(query string) ([][]string, error) {
 	c, ok := q.conn.(driver.QueryerContext)
 	if !ok {

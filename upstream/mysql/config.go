@@ -37,10 +37,10 @@ type Config struct {
 	Prefix   string // of the locks' names in the table
 
 	Timeout     time.Duration // of one batch, and of connecting
-	WaiterLease time.Duration // after which a host that does not repeat its request drops out
-	Poll        time.Duration // the interval of reads of locks that are waited for
+	WaiterLease time.Duration // the time after which a host that does not repeat its request leaves the queue
+	Poll        time.Duration // the interval of reads of locks for which the store waits
 
-	plain bool // never have a write return the rows that it leaves, for tests
+	plain bool // no write returns the rows that it leaves; for tests
 }
 
 var tableName = regexp.MustCompile(`^[A-Za-z0-9_$]{1,64}$`)

@@ -25,7 +25,7 @@ type connector struct {
 	base  driver.Connector
 }
 
-// connector reads the files that the Config names, so that their faults are known at once.
+// connector reads the files that the Config names, so that Open reports their faults.
 func (s *Store) connector() (driver.Connector, error) {
 	tlsConfig, err := s.cfg.URL.ReadFiles(s.cfg.Addr())
 	if err != nil {
@@ -88,7 +88,7 @@ func hideBadConn(err error) error {
 	return err
 }
 
-// Driver is for database/sql.
+// Driver is a method that database/sql requires.
 func (c *connector) Driver() driver.Driver { return c.base.Driver() }
 
 // conn returns a connection of the pool or a new one.

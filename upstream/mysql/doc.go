@@ -172,9 +172,9 @@
 // find. The daemon also repeats a join, and a renewal reports whether the lock is contended.
 //
 // One more query polls semaphores. Of those in whose queue this Store has tokens, it reads how many
-// permits are free and, if any, which tokens are first. Of those of which this Store holds permits,
-// it reads whether they are contended. A hint Available of a semaphore names its token; a hint
-// Contended is for all permits of this Store.
+// permits are free and, if any, which tokens are first. Of the semaphores of which this Store holds
+// permits, it reads whether they are contended. A hint Available of a semaphore names its token; a
+// hint Contended is for all permits of this Store.
 //
 // # Files
 //

@@ -13,7 +13,7 @@ import (
 type batch struct {
 	carrier[*item]
 	all     []item
-	items   []*item // into all, in the order of their names
+	items   []*item // they point into all, in the order of their names
 	permits []int   // the ops that are about permits
 	buf     []byte
 	x       exchange
@@ -26,7 +26,7 @@ func newBatch(s *Store) *batch {
 	return b
 }
 
-// the connection's check was enough
+// ready does nothing, because the check of the connection was enough.
 func (b *batch) ready(context.Context, *sql.Conn) error { return nil }
 
 func (b *batch) size(it *item) int { return 4*len(it.name) + 300 }
@@ -54,8 +54,8 @@ func (b *batch) exchange(
 	return false, nil
 }
 
-// read gives results to the items that are finished, and turns the others into reqSwap or reads
-// them again.
+// read gives results to the items that are finished. It turns the other items into reqSwap, or
+// makes the next turn read them again.
 func (b *batch) read() {
 	for _, it := range b.todo {
 		r := &b.results[it.at]
@@ -110,7 +110,7 @@ func (b *batch) acquired(it *item, r *upstream.Result) {
 	it.dirty = it.found && (it.partial || it.row.has(it.ask.token))
 	mine := it.found && it.row.last == it.last
 	switch {
-	case !it.found: // purged in between: as if it had never been there
+	case !it.found: // the row was purged meanwhile
 		it.kind, it.last = kindOf(it.op), string(kindOf(it.op))+it.last[1:]
 	case mine && it.kind == reqSwap:
 		b.decided(it, r)
@@ -118,7 +118,7 @@ func (b *batch) acquired(it *item, r *upstream.Result) {
 		it.done = true
 		r.Status, r.Base = cache.Granted, uint64(it.row.fence)
 		r.Contended = it.row.contended(it.ask.token, b.x.now)
-	case it.partial: // too little to decide by: the next turn reads the whole row
+	case it.partial: // the next turn reads the whole row, to decide by it
 	default:
 		it.decision = it.row.decide(&it.ask, b.x.now)
 		if it.decision.change {

@@ -11,7 +11,7 @@ import (
 type item struct {
 	request
 	kind byte
-	last string // what the row names as its last request once this one is applied
+	last string // the value of the column last once this request is applied
 	ask  ask
 
 	had      bool // of reqFree, or if current: the request was applied
@@ -36,8 +36,8 @@ func newItem(name string, a ask) *item { return &item{request: request{name: nam
 //	[SELECT …]      the rows of all others, as they are after
 //
 // If the write itself can return the rows that it leaves, no SELECT reads them. The server sends
-// these rows while it has them locked, so they come without long texts: a client that stops reading
-// must not keep them locked.
+// these rows while it has them locked. A client that stops reading must not keep them locked, so
+// long texts are left out.
 type exchange struct {
 	store   *Store
 	text    text
@@ -156,7 +156,7 @@ func (x *exchange) readWrites(rows *sql.Rows) error {
 		return errAnswer
 	}
 	for _, it := range x.writes {
-		// A row that was made by anything but a grant has no fence.
+		// A row without a fence was not made by a grant.
 		it.had = it.row.last == it.last && it.row.fence != 0
 	}
 	return nextRows(rows)

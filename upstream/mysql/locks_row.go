@@ -8,12 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// The lengths of the parts of a row, in bytes. A token is instance.number with the number in base
-// 36 and leading zeros. So a search for its text finds only the token itself: it is no part of
-// another token or of anything else in a row.
-
-// nobody is the owner of a lock without an owner. It has the length of a token, as plain requests
-// change no lengths: so the server can update the row in place.
+// nobody is the owner of a lock without an owner. It has the length of a token, so that plain
+// requests change no lengths and the server can update the row in place.
 const nobody = "------------------------------------"
 
 // shortLivedEntries is the maximum number of readers, and of waiting hosts, of a row for which the

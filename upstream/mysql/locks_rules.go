@@ -17,7 +17,7 @@ var (
 type ask struct {
 	token string
 	mode  cache.Mode
-	join  bool  // else try
+	join  bool  // a join; otherwise a try
 	ttl   int64 // µs
 	lease int64 // the length of a queue entry, µs
 	floor int64
@@ -35,8 +35,8 @@ type decision struct {
 	change bool
 }
 
-// decide has all rules by which a lock is granted. locks_rules_sql.go has the same rules for the
-// plain cases. decide returns the answer to the ask at now, and the next state of the row.
+// decide returns the answer to the ask at now, and the next state of the row. It has all rules by
+// which a lock is granted. locks_rules_sql.go has the same rules for the plain cases.
 func (r *row) decide(a *ask, now int64) decision {
 	l := r.live(now)
 	writes, reads := l.owner == a.token, find(l.readers, a.token) >= 0
@@ -45,7 +45,7 @@ func (r *row) decide(a *ask, now int64) decision {
 	case has:
 		return l.deny(a, now, false) // its lease has the other mode, and remains
 	case l.newer(a.token):
-		return l.deny(a, now, false) // this request comes late
+		return l.deny(a, now, false) // a later token of the host has overtaken this request
 	}
 	dropped := l.dropOlder(a.token)
 	switch {
@@ -139,7 +139,7 @@ func (r *row) leave(token string) bool {
 	return true
 }
 
-// wait ends an ask for a lock that is not free: a try leaves the queue, a join stays in it.
+// wait answers an ask for a lock that is not free. A try leaves the queue, and a join stays in it.
 func (r *row) wait(a *ask, now int64, change bool) decision {
 	if !a.join {
 		left := r.leave(a.token)
@@ -147,7 +147,7 @@ func (r *row) wait(a *ask, now int64, change bool) decision {
 	}
 	ends := now + a.lease
 	switch i := find(r.queue, a.token); {
-	case i >= 0 && r.queue[i].ends-now > a.lease*2/3: // long enough to write the next time
+	case i >= 0 && r.queue[i].ends-now > a.lease*2/3: // the next join is early enough to extend it
 	case i >= 0:
 		r.queue[i].ends, change = max(r.queue[i].ends, ends), true
 	case len(r.queue) >= maxEntries:

@@ -14,7 +14,7 @@ const (
 	reqPeek  = 0   // nothing is written
 	reqTake  = 'x' // take the lock exclusively
 	reqShare = 's' // take it shared
-	// end the token's lease, shared lease or queue entry
+	// reqFree ends the token's lease, shared lease or queue entry.
 	reqFree      = 'f'
 	reqRenew     = 'n' // renew its lease
 	reqRebase    = 'b' // renew it and raise the fence
@@ -22,12 +22,12 @@ const (
 	reqSwap      = 'c' // replace the version that was read by the given row
 )
 
-// The rules exist in SQL and in Go. Those in SQL carry out a plain request in one round trip. Those
-// in Go (locks_rules.go) are for requests that find the lock held, queued for, or with entries that
+// The rules exist in SQL and in Go. The rules in SQL carry out a plain request in one round trip.
+// The rules in Go (locks_rules.go) are for requests that find a holder, a queue, or entries that
 // have ended. With the rules in Go alone, each request reads the row, decides, and writes the row
 // if its version has not changed. On MariaDB 10.11, that took a single caller 1.3 to 1.6 times as
-// long, and 64 callers 1.2 to 1.9 times as long, with 1.5 to 1.8 times the client's CPU time.
-// TestServerAndRulesAgree compares the two.
+// long. 64 callers took 1.2 to 1.9 times as long, with 1.5 to 1.8 times the client's CPU time.
+// TestServerAndRulesAgree compares both sets of rules.
 
 // rule describes how one kind of request changes an existing row. If there is no row, the values of
 // the request become the row.
@@ -40,7 +40,7 @@ type rule struct {
 	when    string
 	readers string
 	queue   string
-	// With readers left, it may be later than the end of the last one.
+	// ends may be later than the end of the last remaining reader.
 	ends   string
 	queued string
 	owner  string
@@ -172,7 +172,7 @@ func (k kinds) change() string {
 // "", the value is rest.
 func (k kinds) each(of func(*rule) string, rest string) string {
 	var cases []string
-	one := "" // the value that all kinds have in common
+	one := "" // the common value of all kinds
 	for i := range len(kindOrder) {
 		if k&(1<<i) == 0 {
 			continue

@@ -41,8 +41,8 @@ func (t *text) rows(table string, items []*item) {
 	t.names(items)
 }
 
-// times adds the statement that sets the variables of the write: @now is the time, @until the end
-// of a lease with the returned TTL, and @base the lower bound of new bases.
+// times adds the statement that sets the variables of the write. @now is the time, @until is the
+// end of a lease with the returned TTL, and @base is the lower bound of new bases.
 func (t *text) times(items []*item) (ttl int64) {
 	var floor int64
 	for _, it := range items {

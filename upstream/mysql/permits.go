@@ -79,7 +79,7 @@ func (b *permits) size(it *permit) int { return 10*len(it.name) + 1600 }
 
 func (b *permits) writes() []*permit { return b.x.writes }
 
-// addRows adds a query for the rows of semaphores and those of the items themselves.
+// addRows adds a query for the rows of the semaphores and of the items.
 func (b *permits) addRows(t *text, items []*permit) {
 	t.add("SELECT name,token FROM " + b.store.permitsText().table + " FORCE INDEX (PRIMARY) WHERE ")
 	or := ""
@@ -141,8 +141,8 @@ func (s *Store) applyPermits(
 	return b.err
 }
 
-// read gives results to the items. The row of a token is proof, because only the token's Store
-// writes or deletes it.
+// read gives results to the items. The row of a token proves the result, because only the token's
+// Store writes or deletes the row.
 func (b *permits) read() {
 	for _, it := range b.todo {
 		r := &b.results[it.at]

@@ -15,14 +15,14 @@ import (
 //	[SELECT …]      the rows of releases, as they were before
 //	[START …        one transaction: it locks the semaphores' rows and applies the
 //	                requests (permits_sql.go)
-//	SELECT 1        the divider: an error before it is one without COMMIT
+//	SELECT 1        the divider: after an error before it there was no COMMIT
 //	COMMIT]
 //	SELECT @now …   whether the server is read-only
 //	[SELECT …]      the rows of all others, as they are after
 //	SELECT …        the semaphores
 //
 // The server has the whole transaction before it begins. So no row is locked during network I/O,
-// unless a statement fails. Then this side ends the transaction.
+// unless a statement fails. Then rollBack ends the transaction.
 type permitExchange struct {
 	store   *Store
 	text    text
@@ -32,7 +32,7 @@ type permitExchange struct {
 	writes  []*permit
 	peeks   []*permit
 	now     int64 // µs of UTC: @now
-	asked   bool  // the answer has whether permits are contended
+	asked   bool  // the packet has asked whether permits are contended
 	divided bool  // COMMIT may have been carried out
 }
 
@@ -137,9 +137,9 @@ func (x *permitExchange) readSems(rows *sql.Rows) error {
 	return rows.Err()
 }
 
-// ask finds out whether permits are contended. It follows a packet that has not asked, because
-// nobody was queued a moment ago, and that has found a queue. Its failure is harmless: the watch
-// finds contention too.
+// ask finds out whether permits are contended. It follows a packet that has found a queue but did
+// not ask, because no token was queued before. Its failure is harmless: the watch finds contention
+// too.
 func (x *permitExchange) ask(ctx context.Context, conn *sql.Conn) {
 	if x.asked {
 		return

@@ -41,7 +41,7 @@ var maxBase = strconv.FormatUint(cache.MaxBase, 10)
 type permitsText struct {
 	table                   string // in back quotes
 	begin, end              string
-	load                    [3]string // between them comes what differs
+	load                    [3]string // the parts between them differ by semaphore
 	decide                  string
 	give, join, save        string
 	released, given, joined settlement
@@ -80,9 +80,9 @@ func newPermitsText(table, instance string, compound bool) *permitsText {
 	return p
 }
 
-// The statements. Those that change rows name the primary key as their index. Otherwise the server
-// would scan all rows of a small table and wait for the locked rows of other semaphores. For the
-// same reason there is a DELETE in its form for several tables, which can name an index, and
+// The statements that change rows name the primary key as their index. Otherwise the server would
+// scan all rows of a small table and wait for the locked rows of other semaphores. For the same
+// reason, DELETE has the form for several tables, which can name an index, and conditions use
 // place+0, which no index has. A semaphore's own row has the token ~, which sorts after all others.
 // So a scan of its rows ends at a row that the transaction has locked already, not at the next
 // semaphore's row.
@@ -91,7 +91,7 @@ const (
 		"@name,@expired,@held,@waits,@ends,@fence,@turn,@base FROM {table} FORCE INDEX (PRIMARY) " +
 		"WHERE token='~' AND name=|;"
 
-	// clearSem counts again once anything may have ended, and deletes the ended rows.
+	// clearSem deletes the ended rows and counts again, once any row may have ended.
 	clearSem = "SELECT " +
 		"IF(@expired,COUNT(IF(place=0,1,NULL)),@held),IF(@expired,COUNT(IF(place>0,1,NULL)),@waits),IF(@expired,IFNULL(MIN(ends),{never}),@ends) " +
 		"INTO @held,@waits,@ends FROM {table} FORCE INDEX (PRIMARY) WHERE name=@name AND " +
@@ -112,7 +112,7 @@ const (
 		"token=@token AND @granted=0 AND @place>0;"
 
 	joinWhen = "@granted>0 OR @granted=0 AND (@place IS NULL OR " +
-		"@place_ends-@now<=@waiter_lease*2/3)" // a place that lasts long enough stays as it is
+		"@place_ends-@now<=@waiter_lease*2/3)" // a place that lasts long enough does not change
 	joinValues = "@name,@token,IF(@granted>0,0,@turn+1),@now+IF(@granted>0,@ttl,@waiter_lease),IF(@granted>0,@base,0),@limit,0,0,0"
 	joinChange = " ON DUPLICATE KEY UPDATE " +
 		"place=IF(VALUES(place)=0,0,place),ends=GREATEST(ends,VALUES(ends)),fence=VALUES(fence),most=VALUES(most);"
@@ -170,8 +170,8 @@ func stages(same []*permit, a, b stage) []*permit {
 }
 
 // lockSems makes the missing rows of semaphores and locks all of them in the order of their names.
-// Every change of a semaphore requires this lock. The ends of a new row causes the semaphore to be
-// counted, because the row alone may have been deleted.
+// Every change of a semaphore requires this lock. The column ends of a new row makes loadSem count
+// the semaphore, because only this row may have been deleted.
 func (t *text) lockSems(sql *permitsText, items []*permit) {
 	t.add("INSERT INTO " + sql.table + " (" + permitColumns + ") VALUES ")
 	sep := "("

@@ -14,7 +14,7 @@ import (
 
 // daemonName precedes the instance id in the name of a daemon's row. No lock has such a name:
 // neither a key nor a prefix has control characters. The row is in the table of the locks, so that
-// it needs no other grants. It has no owner, ends and queue, so that no version takes it for a held
+// it needs no other grants. It has no owner, ends or queue, so that no version takes it for a held
 // lock. The entry is in readers. Its end is in queued, after which the row is purged.
 const daemonName = "\x00daemon:"
 
@@ -90,8 +90,9 @@ func (s *Store) Registered(
 	return found, nil
 }
 
-// Holders reads the rows of one key. It sets Held for an exclusive lease, from the fence base: the
-// server's clock when the lease was granted, or got a new base after many handoffs.
+// Holders reads the rows of one key. It sets Held for an exclusive lease, from the fence base. The
+// base is the server's clock when the lease was granted, or when it got a new base after many
+// handoffs.
 func (s *Store) Holders(
 	ctx context.Context, key string, mode cache.Mode, limit int,
 ) (locks []upstream.Lock, err error) {

@@ -43,7 +43,8 @@ func addList[T any](t *text, of []T, add func(T)) {
 	t.add(")")
 }
 
-// micros rounds up: the store must not end a lease before this daemon does.
+// micros returns d in µs, rounded up, because the store must not end a lease before this daemon
+// does.
 func micros(d time.Duration) int64 {
 	return max(0, int64((d+time.Microsecond-1)/time.Microsecond))
 }

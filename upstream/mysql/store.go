@@ -25,7 +25,7 @@ type Store struct {
 	cfg       Config
 	log       *zap.Logger
 	db        *sql.DB
-	instance  string // the part of our tokens that no other Store's have
+	instance  string // the part of our tokens that no other Store's tokens have
 	requests  atomic.Uint64
 	fences    *upstream.FenceClock
 	batches   sync.Pool
@@ -44,7 +44,7 @@ type Store struct {
 
 	seen struct {
 		sync.Mutex
-		server *server // what was last found; guarded by Mutex
+		server *server // as last found; guarded by Mutex
 	}
 }
 

@@ -8,7 +8,9 @@ import (
 	"strings"
 )
 
-// The lengths of the parts of a row, in bytes.
+// The lengths of the parts of a row, in bytes. A token is instance.number with the number in base
+// 36 and leading zeros. So a search for its text finds only the token itself, never a part of
+// another token or of other text in a row.
 const (
 	instanceLen = 22
 	numberLen   = 13 // of the largest uint64
@@ -62,7 +64,7 @@ type column struct{ kind, length string }
 // table describes a table that the store needs.
 type table struct {
 	name    string
-	of      string // what is in it
+	of      string // its content, for messages
 	list    string // its columns, for a statement
 	create  string // the statement that makes it
 	columns map[string]column
@@ -75,7 +77,7 @@ func locksTable(name string) *table {
 		keys:    [][3]string{{"PRIMARY", "name", "0"}}}
 }
 
-// createTable returns the statement that makes a table of that name.
+// createTable returns the statement that makes a table with this name.
 func createTable(sql, name string) string {
 	return strings.TrimSpace(strings.NewReplacer("{table}", "`"+name+"`", "{name}",
 		strconv.Itoa(nameLen),

@@ -25,16 +25,16 @@ const (
 	pollRetry = time.Second
 )
 
-// watch holds the locks that this store holds or waits for. The store polls them, because a server
+// watch has the locks that this store holds or waits for. The store polls them, because a server
 // cannot tell a client that a row has changed.
 type watch struct {
 	hints driverkit.Hints
-	wake  chan struct{} // a lock or semaphore to poll has come
+	wake  chan struct{} // there is a new lock or semaphore to poll
 
 	mu    sync.Mutex
-	waits map[string]*watched // by name; guarded by mu, as is all below
+	waits map[string]*watched // by name; guarded by mu, as are the fields below
 	held  map[string]*watched
-	order []string // of held, as far as it has not had its turn
+	order []string // the names in held that have not had their turn
 	sems  map[string]*watchedSem
 }
 
@@ -90,7 +90,7 @@ func (w *watch) note(items []*item, results []upstream.Result) {
 	}, func(it *item) { w.put(w.waits, it, 2*it.ask.lease) }, w.drop)
 }
 
-// put has a lock polled for that many more µs.
+// put makes polls include a lock for that many more µs.
 func (w *watch) put(in map[string]*watched, it *item, more int64) {
 	ends := time.Now().Add(time.Duration(more) * time.Microsecond)
 	if old := in[it.name]; old != nil && old.ask.token == it.ask.token {

@@ -98,13 +98,13 @@ func (w *watch) dropPermit(it *permit) {
 	}
 }
 
-// nextSems chooses the semaphores for the next poll: those that this store waits for and, if held
-// is set, those of which it holds permits.
+// nextSems chooses the semaphores for the next poll. These are the semaphores that this store waits
+// for and, if held is true, the semaphores of which it holds permits.
 func (w *watch) nextSems(held bool) (polls []semPoll) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
-	for name, x := range w.sems { // whatever order: all have their turn
+	for name, x := range w.sems { // in any order, because each has its turn
 		l := semPoll{name: name}
 		for t, p := range x.waits {
 			if now.After(p.ends) {
@@ -134,11 +134,11 @@ func (w *watch) nextSems(held bool) (polls []semPoll) {
 	return polls
 }
 
-// semState is what a poll has found of a semaphore.
+// semState is the state of a semaphore that a poll has found.
 type semState struct {
 	held      int64    // permits
 	contended bool     // by another host
-	front     []string // the tokens that queue, the first first, as far as there are permits free
+	front     []string // the first tokens in the queue, in order, as many as permits are free
 }
 
 // hintPermits sends the hints that follow from a poll, except those sent a moment ago.
