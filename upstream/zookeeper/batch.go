@@ -56,10 +56,10 @@ type acquire struct {
 	group *semaphoreAcquires // for a permit
 }
 
-// Apply carries out one batch in one round trip if possible. All changes go in one transaction.
-// The queues of the acquired locks are read right behind it on the same connection. One more
-// round trip sets watches or deletes the nodes of failed tries. If the transaction fails because
-// of one op, each op gets its own transaction.
+// Apply carries out one batch in one round trip if possible. All changes go in one transaction. The
+// queues of the acquired locks are read directly behind it on the same connection. One more round
+// trip sets watches or deletes the nodes of failed tries. If the transaction fails because of one
+// op, each op gets its own transaction.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	for i := range results {
 		results[i] = upstream.Result{Left: -1}
@@ -99,7 +99,7 @@ func (b *batch) answer(i int, r upstream.Result) {
 	b.results[i] = r
 }
 
-// end gives op i a result with that status.
+// end gives op i a result with the given status.
 func (b *batch) end(i int, st cache.Status, err error) {
 	b.answer(i, upstream.Result{Status: st, Err: err})
 }
@@ -131,7 +131,7 @@ func (b *batch) fail(i int, err error, wrote bool) {
 	b.end(i, st, b.store.cfg.explain(err))
 }
 
-// plan sorts the ops by what they need, and answers those that need nothing.
+// plan sorts the ops by the requests that they need, and answers the ops that need none.
 func (b *batch) plan() {
 	for i := range b.ops {
 		op := &b.ops[i]
@@ -176,8 +176,8 @@ func (se *session) holds(g *lockNode) bool {
 	return g.held && !g.gone
 }
 
-// answerBusyTries answers tries of locks that were held a moment ago, if they still are, without
-// making a node. A node costs the quorum two writes and the holder a reading.
+// answerBusyTries answers tries of locks that were held a moment ago and still are, without making
+// nodes. A node costs the quorum two writes and the holder a read.
 func (b *batch) answerBusyTries() {
 	var candidates []*acquire
 	for _, l := range b.acquires {
@@ -227,9 +227,8 @@ func (b *batch) change() {
 	out := b.wire
 	b.session.mu.Unlock()
 	count, next := out.written()
-	// The readings are sent as soon as the transactions have been written to the connection. They
-	// are repeated if those transactions were of another batch, or went out on a later
-	// connection.
+	// The readings are sent as soon as the transactions have been written to the connection. They are
+	// repeated if those transactions belonged to another batch, or were sent on a later connection.
 	over, reading := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reading)

@@ -20,8 +20,8 @@ const (
 	DefaultTimeout = 2 * time.Second
 )
 
-// maxChroot bounds the chroot path, so that a full batch stays well below the
-// server's jute.maxbuffer of 1 MB.
+// maxChroot limits the chroot path in bytes, so that a full batch stays well below the server's
+// jute.maxbuffer of 1 MB.
 const maxChroot = 256
 
 // Config selects a ZooKeeper and how to use it. Parse makes it from a URL.
@@ -32,7 +32,7 @@ type Config struct {
 	Chroot  string        // the locks' common path: empty, or "/a/b"
 	Session time.Duration // the requested session timeout; the granted one counts
 	Timeout time.Duration // the limit of one batch, and of connecting to one server
-	Open    bool          // nodes are accessible to all users, not only to the URL's
+	Open    bool          // all users can access the nodes, not only the URL's user
 
 	idle idleLimits
 }
@@ -117,7 +117,8 @@ func cleanChroot(path string) (string, error) {
 	return path, nil
 }
 
-// login returns the digest login, which is read anew each time. It is empty without a user.
+// login returns the digest login. Each call reads the password file. The login is empty without a
+// user.
 func (c *Config) login() ([]byte, error) {
 	if c.url.User == "" {
 		return nil, nil
@@ -140,7 +141,7 @@ func (c *Config) where() string {
 // Name returns the path that Curator's InterProcessMutex needs for a lock of ours.
 func (c Config) Name(lock string) string { return c.Chroot + "/" + escape(lock) }
 
-// dial connects to one server, with TLS if the URL says so.
+// dial connects to one server, with TLS if the URL asks for it.
 func (c *Config) dial(ctx context.Context, addr string) (net.Conn, error) {
 	conf, err := c.url.TLS.Config(addr)
 	if err != nil {

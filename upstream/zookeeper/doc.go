@@ -11,9 +11,8 @@
 //	connection  config.go, errors.go, names.go and permits_names.go (names of nodes), wire.go (one
 //	            connection), server.go (checks of a server), session.go (the session and its
 //	            deadline), current.go (the current session), lifecycle.go (from session to
-//	            session), requests.go (calls of the library)
-//	batch       recent.go, batch.go (Apply), transaction.go (writes), resolve.go (writes of unknown
-//	            outcome)
+//	            session), requests.go (calls of the library), recent.go
+//	batch       batch.go (Apply), transaction.go (writes), resolve.go (writes of unknown outcome)
 //	locks       rules.go (a lock's queue), locknode.go, lock.go (acquires), renew.go, peek.go,
 //	            sweep.go, parents.go (removal of idle parents)
 //	permits     permits_node.go, permits_read.go, permits_batch.go
@@ -24,21 +23,22 @@
 //
 // # Layout
 //
-// The layout is that of Curator's InterProcessMutex, so locksidecar and Curator exclude each other.
-// A lock is a container node <chroot>/<name>. Each holder or waiter has an ephemeral sequential
-// node _c_<UUID>-lock-<number> below it, and the lowest number holds the lock. The UUID is of
-// version 8 (Curator's are 4). It has the session's id, the number of the token, whether the node
-// is shared, and whether it is a try. So a node can be found again if its creation was never
-// answered, and the names alone are enough for nearly every decision. The data is "locksidecar
-// <mode> <host>". The mode in the data counts, because a downgrade changes it. Shared nodes end in
-// "lock-" like all others: for Curator, a reader is one more node before its own. Curator's
+// locksidecar uses the layout of Curator's InterProcessMutex, so both exclude each other. A lock is
+// a container node <chroot>/<name>. Each holder or waiter has an ephemeral sequential node
+// _c_<UUID>-lock-<number> below it, and the lowest number holds the lock. The UUID is of version 8
+// (Curator's are 4). It has the session's id, the number of the token, whether the node is shared,
+// and whether it is a try. So a node can be found again if its creation was never answered, and the
+// names alone are enough for nearly every decision. The data is "locksidecar <mode> <host>". The
+// mode in the data counts, because a downgrade changes it. Shared nodes end in "lock-" like all
+// others: for Curator, a reader is one more node before its own. Curator's
 // InterProcessReadWriteLock uses other names and does not see our nodes. We wait for its nodes, but
 // it does not wait for ours, so there is no mutual exclusion with it.
 //
-// The name of a lock is one element of a path. The characters "/" and "%", those that ZooKeeper
-// forbids (control characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and
-// above) and the names ".", "..", "zookeeper" and ".locksidecar" are percent-encoded. A child whose
-// name does not end in a number holds nothing, as for Curator.
+// The name of a lock is one element of a path. Percent-encoding applies to the characters "/" and
+// "%", and to the characters that ZooKeeper forbids: control characters, surrogates, characters
+// that need two UTF-16 units, private use, and U+FFF0 and above. It also applies to the names ".",
+// "..", "zookeeper" and ".locksidecar". A child whose name does not end in a number holds nothing,
+// as for Curator.
 //
 // The other nodes are below <chroot>/.locksidecar:
 //
@@ -53,12 +53,12 @@
 //
 // # Idle parents
 //
-// The node of a lock or semaphore is kept for a while after its last child is gone, because
-// the key may be used again. A Store removes the parents that it has used, once it has had no
-// node below them for a minute. It does so in the background, many in one transaction. It
-// remembers up to 2 MB of them, about 10,000. Beyond that it removes the oldest early, so it
-// keeps up with any rate of new keys. So the server has nodes only for keys that are held,
-// waited for, or were used in the last minutes.
+// The node of a lock or semaphore is kept for a while after its last child is gone, because the key
+// may be used again. A Store removes the parents that it has used, once it has had no node below
+// them for a minute. It does so in the background, many in one transaction. It remembers up to 2 MB
+// of them, about 10,000. Beyond that it removes the oldest early, so it keeps up with any rate of
+// new keys. The server therefore has nodes only for keys that are held, have waiters, or were used
+// in the last minutes.
 //
 // A Store deletes only containers that a locksidecar has made: their data is
 // "locksidecar". Without this mark, a container cannot be told from a permanent node, and
@@ -90,11 +90,12 @@
 // 0.2 ms for each child.
 //
 // Only the first waiter of a host waits for an event. If it is the next of all hosts, it watches
-// the children, because any release lets it in. (It is then told once too often when a node joins
-// the queue.) Otherwise it watches only the node before it. That node no longer waits when it is
-// deleted, or when its data says so: a holder that sees another host's node behind its own marks
-// its own node after the grant. So a release wakes one host, and the next waiter learns that it is
-// the next. An error in this only costs time, because waiters also ask from time to time.
+// the children, because any release lets it in. (A node that joins the queue then causes one
+// needless hint.) Otherwise it watches only the node before it. That node no longer waits when it
+// is deleted, or when its data says that it holds a permit. A holder that sees another host's node
+// behind its own marks its own node so after the grant. So a release wakes one host, and the next
+// waiter learns that it is the next. An error in this only costs time, because waiters also ask
+// from time to time.
 //
 // If limits differ, a waiter with a lower limit counts only the nodes before it. It is granted
 // beside holders that have passed it with a higher limit. There are never more permits than the
@@ -115,14 +116,14 @@
 //     before. So it is not enough to take off one tick.
 //   - After a connection is lost, the request may have been sent on the next one.
 //
-// So the deadline moves when a transaction is answered. It is counted from the send of a request
-// that was answered on the same connection at least a quarter of the session before that
-// transaction was sent, or from the connect request, which needs the leader's consent. The default
-// shortest session is two ticks, so a quarter is half a tick or more, and a ping has been sent
-// meanwhile. A server whose minSessionTimeout is set below two ticks breaks this. So each new
-// session asks its server for its tickTime, and is refused if it is shorter than two ticks. If the
-// server does not tell (conf is not in its 4lw.commands.whitelist), its tick is assumed to be at
-// most the default of 2 s.
+// So the deadline moves when a transaction is answered. It is counted from the send of an earlier
+// request on the same connection. That request must have been answered at least a quarter of the
+// session before the transaction was sent. The connect request counts, too, because it needs the
+// leader's consent. The default shortest session is two ticks, so a quarter is half a tick or more,
+// and a ping has been sent meanwhile. A server whose minSessionTimeout is set below two ticks
+// breaks this. So each new session asks its server for its tickTime, and is refused if it is
+// shorter than two ticks. If the server does not tell (conf is not in its 4lw.commands.whitelist),
+// its tick is assumed to be at most the default of 2 s.
 //
 // A server that has lost its leader drops its clients, so one connection means one leader. While
 // the session has nodes, it is confirmed every quarter of the session, by a transaction of one
@@ -137,13 +138,12 @@
 // # Calls
 //
 // A batch is one transaction of all its changes. Right behind it on the same connection, the
-// children of the locks are read. This is one round trip for a try that is granted, for a release,
-// a renewal, a downgrade, and for a join that is repeated. Three cases need one more: a lock whose
-// node has not been used for 30 s (it is made), a join that has to wait (it watches the node before
-// it: the next lower, or for a reader the next lower exclusive one), and a try that finds the lock
-// held (its node is deleted). A try of a lock that was held less than 5 s ago reads first, so
-// polling does not load the quorum. If one op makes the transaction fail, each op gets its own
-// transaction.
+// children of the locks are read. This is one round trip for a granted try, a release, a renewal, a
+// downgrade, and a repeated join. Three cases need one more. The node of a lock that has not been
+// used for 30 s is made. A join that has to wait watches the next lower node, or for a reader the
+// next lower exclusive node. The node of a try that finds the lock held is deleted. A try of a lock
+// that was held less than 5 s ago reads first, so polling does not load the quorum. If one op makes
+// the transaction fail, each op gets its own transaction.
 //
 // The reading of an acquire also watches the children of the lock, so the holder is told of each
 // node that comes or goes. A renewal therefore needs only one check for the whole batch: every
@@ -189,11 +189,11 @@
 //
 // # Ownership
 //
-// A Store has one goroutine that maintains the session, one that checks locks and semaphores
-// that have changed and marks permits, one that removes idle parents, and one that answers
-// other daemons' questions. One more closes a session that is over. The client library has
+// A Store has four goroutines. The first maintains the session. The second checks locks and
+// semaphores that have changed, and marks permits. The third removes idle parents, and the fourth
+// answers other daemons' questions. One more closes a session that is over. The client library has
 // its own goroutines for each session. A library call takes no context, so each call has a
-// goroutine, which ends with its answer, its connection or its session. Close ends all. Lock
-// order: Store.mu alone; session.mu before Store.newsMu, idleParents.mu or recent.mu. No lock is
-// held across I/O.
+// goroutine, which ends with its answer, its connection or its session. Close ends all goroutines.
+// Lock order: Store.mu alone; session.mu before Store.newsMu, idleParents.mu or recent.mu. No lock
+// is held across I/O.
 package zookeeper

@@ -23,13 +23,13 @@ var ErrNothingSent = errors.New("no session at zookeeper")
 // errNoNode is the answer that a node does not exist.
 var errNoNode = zk.ErrNoNode
 
-// answers are the errors that a server sends as its answer to a request.
+// answers has the errors that a server sends as an answer to a request.
 var answers = []error{zk.ErrNoNode, zk.ErrNoAuth, zk.ErrBadVersion, zk.ErrNoChildrenForEphemerals,
 	zk.ErrNodeExists, zk.ErrNotEmpty, zk.ErrInvalidACL, zk.ErrAuthFailed, zk.ErrSessionMoved,
 	zk.ErrBadArguments, zk.ErrInvalidPath}
 
-// outcome returns what err says about a request. The library has no type for errors that the server
-// sent, only values. A server whose session has expired has done nothing.
+// outcome returns the effect of a request that ended with err. The library has no type for errors
+// that the server sent, only values. A server whose session has expired has done nothing.
 func outcome(err error) driverkit.Outcome {
 	switch {
 	case err == nil:
@@ -47,11 +47,12 @@ func outcome(err error) driverkit.Outcome {
 	return driverkit.Unknown
 }
 
-// unimplemented reports an operation that the server does not know. The library has no value for
-// its code.
+// unimplemented reports whether the server does not know the operation. The library has no value
+// for its code.
 func unimplemented(err error) bool { return err.Error() == "unknown error: -6" }
 
-// systemError reports a code between 0 and -100, which does not prove that nothing was done.
+// systemError reports whether err has a code between 0 and -100, which does not prove that nothing
+// was done.
 func systemError(err error) bool { return len(err.Error()) < len("unknown error: -100") }
 
 // explain adds the store and advice to an error. The result is ErrDown if it means that the store
@@ -71,7 +72,7 @@ func (c *Config) explain(err error) error {
 	return fmt.Errorf("%w, %s: %w", ErrRefused, c.where(), c.advice(err))
 }
 
-// advice adds what the operator should check.
+// advice adds the settings to check to an error.
 func (c *Config) advice(err error) error {
 	switch {
 	case errors.Is(err, zk.ErrNoAuth):

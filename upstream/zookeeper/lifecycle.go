@@ -53,7 +53,7 @@ func (s *Store) run(ctx context.Context) {
 }
 
 // begin makes a session that can be used: it has a connection, the chroot and its own node. It
-// fails after all servers have been tried once.
+// returns an error after all servers have been tried once.
 func (s *Store) begin(ctx context.Context) (*session, error) {
 	s.mu.Lock()
 	s.no++

@@ -82,7 +82,7 @@ func (se *session) describe(ctx context.Context, name string) (l upstream.Lock, 
 	return upstream.Lock{}, nil
 }
 
-// heldBy describes the holder that has node n, which was read as c.
+// heldBy describes the holder of node n, which has the content c.
 func (se *session) heldBy(n node, c content) upstream.Lock {
 	l := upstream.Lock{Left: -1, Base: uint64(c.stat.Czxid), Holder: holderOf(c, n),
 		Foreign: !n.ours || n.sid != c.stat.EphemeralOwner}

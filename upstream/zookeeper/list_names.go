@@ -17,8 +17,8 @@ import (
 const (
 	// directChildren is the largest number of children that is read on the connection of the locks.
 	directChildren = 2000
-	// maxChildren is the largest number that is read at all: a server builds the answer in its
-	// memory.
+	// maxChildren is the largest number of children that is read, because a server builds the answer
+	// in its memory.
 	maxChildren = 250_000
 	// maxListBytes limits the size of an answer.
 	maxListBytes = 32 << 20
@@ -64,8 +64,8 @@ func (l *listCache) drop() {
 	}
 }
 
-// names returns the sorted names of all children of path; none if there is no such node. If further
-// is true (a page after the first), the names may be a few seconds old.
+// names returns the sorted names of all children of path, or none if there is no such node. If
+// further is true (a page after the first), the names may be a few seconds old.
 func (se *session) names(ctx context.Context, path string, further bool) ([]string, error) {
 	s := se.store
 	if further {
@@ -102,9 +102,9 @@ func (se *session) names(ctx context.Context, path string, further bool) ([]stri
 	return names, nil
 }
 
-// readSeparately reads the children of path on a separate connection with its own session. A long
-// answer would delay all others on the connection of the locks, and one that is too long would
-// end it.
+// readSeparately reads the children of path on a separate connection with its own session. On the
+// connection of the locks, a long answer would delay all others, and a too long one would end the
+// connection.
 func (s *Store) readSeparately(ctx context.Context, addr, path string) ([]string, error) {
 	login, err := s.cfg.login()
 	if err != nil {

@@ -77,7 +77,7 @@ func (b *batch) decideOne(l *acquire) {
 }
 
 // decideByQueue answers an acquire by the queue that has been read. It returns false if the queue
-// has to be read again, because the node before ours has gone since.
+// has to be read again, because the node before ours has been deleted since.
 func (b *batch) decideByQueue(l *acquire) bool {
 	if l.err != nil {
 		b.failAcquire(l, l.err)
@@ -166,8 +166,8 @@ func (b *batch) answerOtherMode(l *acquire) bool {
 	return true
 }
 
-// deleteDuplicates deletes further nodes with our token, which a request that was carried out
-// twice may have made. The first one counts.
+// deleteDuplicates deletes further nodes with our token. A request that was carried out twice may
+// have made them. The first node counts.
 func (b *batch) deleteDuplicates(l *acquire, at int) {
 	for i := at + 1; i < len(l.queue); i++ {
 		if n := l.queue[i]; n.ours && n.sid == b.id && n.token == l.op.Token {

@@ -128,8 +128,8 @@ func (se *session) leave(g *lockNode, leaving bool) {
 	}
 }
 
-// hold notes that g is granted. Its lock is checked soon if it has changed since it was read, or
-// is not watched.
+// hold notes that g is granted. The lock is checked soon if it has changed since it was read, or is
+// not watched.
 func (se *session) hold(g *lockNode, wanted bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 // for each session. No lock has this name.
 const internalDir = ".locksidecar"
 
-// forbidden reports whether ZooKeeper allows no such character in a path. Its servers check
-// UTF-16 units, so this includes all characters that need two units.
+// forbidden reports whether ZooKeeper forbids r in a path. Its servers check UTF-16 units, so this
+// includes all characters that need two units.
 func forbidden(r rune) bool {
 	return r <= 0x1f || r >= 0x7f && r <= 0x9f || r >= 0xd800 && r <= 0xf8ff || r >= 0xfff0
 }
@@ -72,7 +72,7 @@ func unescape(name string) string {
 	return string(b)
 }
 
-// maxToken is the largest token: the other bits of a name's UUID are used.
+// maxToken is the largest token, because the name's UUID uses its other bits for something else.
 const maxToken = 1<<56 - 1
 
 // node is a child of a lock's or semaphore's node: one that holds it or waits for it.
@@ -195,7 +195,8 @@ func dataHost(b []byte) string {
 // parentOf returns the path of a lock's node.
 func (s *Store) parentOf(key string) string { return s.cfg.Chroot + "/" + escape(key) }
 
-// keyOf returns the key of the lock whose node has that name. ok is false if it is no lock's.
+// keyOf returns the key of the lock whose node has the given name. ok is false if no lock has this
+// name.
 func keyOf(name string) (key string, ok bool) {
 	if name == internalDir || name == "zookeeper" {
 		return "", false

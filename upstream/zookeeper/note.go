@@ -11,7 +11,7 @@ import (
 func (s *Store) note() string { return s.cfg.Chroot + "/" + internalDir + "/note" }
 
 // Note reads the note once the server has caught up with the leader. The version is the node's
-// plus one.
+// version plus one.
 func (s *Store) Note(ctx context.Context) ([]byte, int64, error) {
 	se, err := s.session()
 	if err != nil {

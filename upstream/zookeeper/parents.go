@@ -19,12 +19,13 @@ const (
 	// maxIdleBytes limits the memory for idle parents: above it, the oldest are removed early. It
 	// is enough for about 10,000 parents with short names.
 	maxIdleBytes = 2 << 20
-	// hardIdleBytes limits the memory while there is no connection, so that none can be removed:
-	// above it, the oldest are forgotten and left to the server.
+	// hardIdleBytes limits the memory while no parent can be removed, because there is no connection.
+	// Above it, the oldest are forgotten and left to the server.
 	hardIdleBytes = 4 * maxIdleBytes
 	// idleCost is the memory of one idle parent in bytes, without its path.
 	idleCost = 200
-	// roundRemovals limits the removals of one round, and batchRemovals those of one transaction.
+	// roundRemovals limits the removals of one round, and batchRemovals limits the removals of one
+	// transaction.
 	roundRemovals, batchRemovals = 1024, 256
 	// removalPause is the shortest pause between rounds, unless memory is above maxIdleBytes.
 	removalPause = 50 * time.Millisecond
@@ -94,8 +95,8 @@ func (ps *idleParents) takeLocked(e *list.Element) *idleParent {
 	return p
 }
 
-// again puts back parents that could not be removed, and forgets those that were in use each time.
-// It does not change a parent that was noted in the meantime.
+// again puts back parents that could not be removed, and forgets parents that were in use each
+// time. It does not change a parent that was noted in the meantime.
 func (ps *idleParents) again(parents []*idleParent, inUse bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -110,7 +111,7 @@ func (ps *idleParents) again(parents []*idleParent, inUse bool) {
 	}
 }
 
-// overLimit reports whether removal falls behind: memory is clearly above the limit.
+// overLimit reports whether removal has fallen behind, because memory is clearly above the limit.
 func (ps *idleParents) overLimit() bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -137,7 +138,7 @@ func (ps *idleParents) due() (due []*idleParent, wait time.Duration) {
 }
 
 // keepRemovingIdle removes idle parents until ctx ends. It pauses for as long as the last round
-// took, unless it falls behind: so it keeps up with any rate of new keys.
+// took, unless removal has fallen behind. So it keeps up with any rate of new keys.
 func (s *Store) keepRemovingIdle(ctx context.Context) {
 	repeat(ctx, s.idle.kick, time.Hour, func() time.Duration {
 		rest, wait := s.removeIdle(ctx)

@@ -7,10 +7,10 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// semaphoreAcquires is all acquires of one semaphore in a batch. One reading serves all of them.
+// semaphoreAcquires has all acquires of one semaphore in a batch. One reading serves all of them.
 type semaphoreAcquires struct {
 	key      string
-	sem      *semaphore // set once a node of this session is to exist
+	sem      *semaphore // set once this session makes a node
 	acquires []*acquire
 	reading
 	err error
@@ -67,7 +67,7 @@ func (b *batch) answerFullSemaphores() {
 }
 
 // makePermits adds the making of permits' nodes to the writes. The id of a transaction is the fence
-// base of what it makes, so each transaction makes at most one node of a semaphore.
+// base of the nodes that it makes, so each transaction makes at most one node of a semaphore.
 func (b *batch) makePermits() {
 	b.semaphores = slices.DeleteFunc(b.semaphores, func(t *semaphoreAcquires) bool {
 		return len(t.acquires) == 0
@@ -125,7 +125,7 @@ func (b *batch) decideSemaphore(t *semaphoreAcquires) {
 		open = slices.DeleteFunc(open, func(l *acquire) bool { return b.decidePermit(t, l) })
 		var err error
 		if unseen, err = b.processReading(b.ctx, t.sem, &t.reading); err != nil || !unseen {
-			break // waiters are in the queue: what they wait for is found out later
+			break // the waiters are in the queue; a later check finds the nodes before them
 		}
 	}
 	b.session.mu.Lock()
@@ -171,8 +171,8 @@ func (b *batch) grantPermit(t *semaphoreAcquires, l *acquire, at int) {
 	b.granted(l, t.contended, until)
 }
 
-// checkSemaphores checks the semaphores of permits that are to be renewed, if they have changed.
-// It returns the error of each of these.
+// checkSemaphores checks the semaphores of permits that are to be renewed, if they have changed. It
+// returns the error of each check.
 func (b *batch) checkSemaphores() map[*semaphore]error {
 	of := map[*semaphore]error{}
 	b.session.mu.Lock()

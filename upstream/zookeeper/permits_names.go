@@ -15,9 +15,9 @@ func (s *Store) permitsOf(key string) string {
 	return s.cfg.Chroot + "/" + permitsDir + "/" + escape(key)
 }
 
-// newPermitName returns the name of a permit's node without the number that ZooKeeper appends: p,
-// or t for a try, the session's id, the token, and the limit of the acquire. The names are short,
-// because each reading reads all of them.
+// newPermitName returns the name of a permit's node without the number that ZooKeeper appends. It
+// has p, or t for a try, the session's id, the token, and the limit of the acquire. The names are
+// short, because each reading reads all of them.
 func newPermitName(sid int64, token uint64, limit uint32, try bool) string {
 	kind := "p"
 	if try {

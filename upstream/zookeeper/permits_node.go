@@ -34,7 +34,7 @@ type semaphore struct {
 	armed       bool                 // the children are watched
 	contended   bool                 // another host waited at the last reading
 	first       *lockNode            // the first waiter of this host
-	// any release lets first in, so it needs a watch of the children
+	// next means that any release lets first in, so that it needs a watch of the children.
 	next    bool
 	dirty   bool
 	urgent  bool

@@ -18,7 +18,7 @@ const (
 	maxNotices = 6
 )
 
-// reading is the children of a semaphore at one time.
+// reading has the children of a semaphore at one time.
 type reading struct {
 	no        int // its number among the semaphore's readings
 	watched   bool

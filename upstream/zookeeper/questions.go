@@ -16,14 +16,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// A daemon asks another one for how long it has held a key by creating the ephemeral node
-// <chroot>/.locksidecar/ask-<session of the other daemon>. The other daemon watches that path
-// once it holds anything, and replaces the question with the answer. The daemon that asked reads
-// the answer and deletes the node. If the node of another daemon is there, it tries again.
+// A daemon asks another daemon how long it has held a key. It creates the ephemeral node
+// <chroot>/.locksidecar/ask-<session of the other daemon>. The other daemon watches that path once
+// it holds a lease, and replaces the question with the answer. The first daemon reads the answer
+// and deletes the node. If a third daemon's node is there, it tries again.
 const (
 	askPrefix    = "ask-"
 	questionMark = "?" // followed by session, a space, number, a space, upstream.Question
-	// followed by that session and number, each with a space, upstream.EncodeAnswer
+	// answerMark is followed by that session and number, each with a space, and upstream.EncodeAnswer.
 	answerMark = "="
 	firstPoll  = 2 * time.Millisecond
 	// abandonedAfter is the age at which a question or its answer is deleted: its daemon has given
@@ -90,7 +90,7 @@ func (se *session) askOne(ctx context.Context, q *upstream.Question) (answered b
 	number := sessionName(se.id) + " " + strconv.FormatUint(s.asks.last.Add(1), 10) + " "
 	created := false
 	defer func() {
-		// or unknown; if the deletion fails, the daemon that was asked deletes the node
+		// The node may exist. If its deletion fails, the daemon that was asked deletes it.
 		if created {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx),
 				min(s.cfg.Timeout, upstream.AnswerTime))

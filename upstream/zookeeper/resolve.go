@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// resolve finds out whether nodes exist whose making was never answered, if an op is about them.
+// resolve finds out whether the nodes of the batch's ops exist whose making was never answered.
 func (b *batch) resolve() {
 	var open []*lockNode
 	for i := range b.ops {
@@ -20,7 +20,7 @@ func (b *batch) resolve() {
 	_ = b.find(b.ctx, open) // without an answer the nodes remain unresolved
 }
 
-// find looks up the nodes that have no name yet at the server.
+// find looks up, at the server, the nodes that have no name yet.
 func (se *session) find(ctx context.Context, nodes []*lockNode) error {
 	of := map[string][]*lockNode{} // by the lock or semaphore
 	se.mu.Lock()

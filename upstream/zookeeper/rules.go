@@ -12,10 +12,10 @@ func place(q []node, sid int64, token uint64) int {
 	return -1
 }
 
-// blocker returns the index of the node that a node at index at in that mode has to wait for, or
-// -1. An exclusive node waits for the next before it, a shared node for the next exclusive one.
-// unsure means that the blocker may have been downgraded, which only the first of the queue can
-// be.
+// blocker returns the index of the node that the node at index at with this mode has to wait for,
+// or -1. An exclusive node waits for the next before it, a shared node for the next exclusive one.
+// unsure means that the blocker may have been downgraded, which can be true only of the first in
+// the queue.
 func blocker(q []node, at int, mode cache.Mode) (before int, unsure bool) {
 	if mode == cache.Exclusive {
 		return at - 1, false
@@ -28,8 +28,8 @@ func blocker(q []node, at int, mode cache.Mode) (before int, unsure bool) {
 	return before, before == 0 && q[0].ours
 }
 
-// contention reports whether another host waits behind the holder at index at, and whether one
-// tries: a try does not wait, or only for a moment.
+// contention reports whether another host waits behind the holder at index at, and whether another
+// host tries. A try does not wait, or only for a moment.
 func contention(q []node, at int, mode cache.Mode, sid int64) (waits, tries bool) {
 	for _, n := range q[at+1:] {
 		if n.ours && n.sid == sid || mode == cache.Shared && n.shared {

@@ -17,7 +17,7 @@ const (
 	maxWordAnswer = 64 << 10
 )
 
-// errTickUnknown means that a server did not tell its tickTime.
+// errTickUnknown means that a server did not report its tickTime.
 var errTickUnknown = errors.New(
 	"the server does not tell it (conf is not in its 4lw.commands.whitelist)")
 

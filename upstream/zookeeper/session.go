@@ -21,7 +21,7 @@ type session struct {
 	store *Store
 	no    uint64
 	conn  *zk.Conn
-	// the highest transaction id that the store had seen when the session began
+	// floor is the highest transaction id that the store had seen when the session began.
 	floor int64
 	ended <-chan zk.Event // closed when the library's goroutines have gone
 	ctx   context.Context // ends with shut
@@ -104,7 +104,7 @@ func (se *session) event(ev zk.Event) {
 		if se.id == 0 {
 			se.id, se.ttl = w.id, w.ttl
 		} else if se.id != w.id || se.ttl != w.ttl {
-			se.over, se.ready = true, false // impossible: a session keeps both
+			se.over, se.ready = true, false // this cannot happen, because a session keeps its id and password
 		}
 		for _, g := range se.lockNodes { // watches may have been lost on the way
 			if g.permit == nil {
@@ -136,8 +136,8 @@ func (se *session) event(ev zk.Event) {
 // wakeUp wakes the goroutine that maintains the session.
 func (se *session) wakeUp() { signal(se.wake) }
 
-// repeat calls f whenever wake has an element, and when the time has passed that f returned last
-// (at first: pause). If f returns 0, the previous timer continues. repeat ends with ctx.
+// repeat calls f whenever wake has an element, and after the time that f last returned (at first
+// after pause). If f returns 0, the previous timer continues. repeat returns when ctx ends.
 func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration,
 	f func() time.Duration) {
 	timer := time.NewTimer(pause)

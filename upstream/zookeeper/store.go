@@ -47,8 +47,8 @@ type Store struct {
 	cur     *session // the current session, or nil; guarded by mu, as are the fields below
 	no      uint64   // the number of the last session
 	why     error    // why there is no session
-	tries   int      // failed attempts to make one since the last
-	logged  string   // the last of these failures that was logged
+	tries   int      // failed attempts to make a session since the last one
+	logged  string   // the last logged error of these attempts
 	changed chan struct{}
 }
 
@@ -118,7 +118,7 @@ func newStore(cfg Config) *Store {
 		changed: make(chan struct{}), idle: newIdleParents(cmp.Or(cfg.idle, defaultIdle))}
 }
 
-// Info says what kind of store this is.
+// Info returns the properties of the store.
 func (s *Store) Info() upstream.Info {
 	ttl := s.cfg.Session
 	if se := s.current(); se != nil {
@@ -139,10 +139,10 @@ func (s *Store) Capabilities() upstream.Capabilities {
 	}
 }
 
-// Hints is the stream of changes that the watches told.
+// Hints returns the stream of hints that the watches give.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
-// Sessions is the stream of the session's deadlines. It keeps only the newest.
+// Sessions returns the stream of the session's deadlines. It keeps only the newest.
 func (s *Store) Sessions() <-chan upstream.Session { return s.news }
 
 // Ping asks the quorum in one round trip.
@@ -157,10 +157,9 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// Close closes the connection and ends the store's goroutines. It closes the session at the
-// server if the session has no nodes. Otherwise it leaves the session to expire, so that locks
-// stay held until their deadline. Close must not run concurrently with Apply, nor be called
-// twice.
+// Close closes the connection and ends the store's goroutines. It closes the session at the server
+// if the session has no nodes. Otherwise it leaves the session to expire, so that locks stay held
+// until their deadline. Close must not run concurrently with Apply, or be called twice.
 func (s *Store) Close() error {
 	s.cancel()
 	s.wg.Wait()

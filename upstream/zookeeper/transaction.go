@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// parentsFor is how long the node of a lock is assumed to exist. Other hosts remove empty
-	// ones a minute after they have used them, and servers check once a minute.
+	// parentsFor is how long the node of a lock is assumed to exist. Other hosts remove empty nodes a
+	// minute after they have used them, and servers check once a minute.
 	parentsFor = 30 * time.Second
 	// busyFor is how long a try of a lock that was held, or of a semaphore that was full, reads
 	// it before it makes a node.

@@ -147,7 +147,7 @@ func (se *session) watchFired(ev zk.Event) {
 		for _, g := range slices.Clone(se.byNode[ev.Path]) {
 			se.watchedNodeChangedLocked(g, ev)
 		}
-		// of a lock or semaphore: its children were deleted before it
+		// A lock's or semaphore's node is deleted after its children.
 		if ev.Type == zk.EventNodeDeleted {
 			se.childrenChangedLocked(ev.Path)
 		}

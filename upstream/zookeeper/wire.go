@@ -229,8 +229,8 @@ func (w *wire) follow(b []byte) (used int, err error) {
 	return used, nil
 }
 
-// followReply reads the transaction id in a reply's header: the newest one that the server had
-// applied when it answered. In a watch event it is -1.
+// followReply reads the transaction id in a reply's header. It is the newest one that the server
+// had applied when it answered. In a watch event it is -1.
 func (w *wire) followReply(b []byte) {
 	if len(w.start) == zxidEnd {
 		return
@@ -281,8 +281,8 @@ func (se *session) connect(addr string) (*wire, error) {
 	return w, nil
 }
 
-// servers is the library's HostProvider: the configured names in their order from a random one
-// on, resolved again for each connection.
+// servers is the library's HostProvider. It returns the configured names in their order from a
+// random one on, and resolves them again for each connection.
 type servers struct {
 	mu     sync.Mutex
 	addrs  []string // guarded by mu, as are the fields below
