@@ -35,8 +35,8 @@ type Inline interface {
 	ApplyInline(op *Op, res *Result) bool
 }
 
-// Lister is implemented by a store that can list its locks, including those of other hosts and
-// those without a living holder.
+// Lister is implemented by a store that can list its locks, including locks of other hosts and
+// locks without a living holder.
 type Lister interface {
 	// List returns at most limit locks whose keys begin with prefix, and the cursor of the next
 	// page. cursor is empty for the first page, and next is empty after the last. Locks that are

@@ -5,7 +5,7 @@
 // needs no timer and causes no delay in an idle lane. A Pump owns the goroutines that send batches
 // to a Store. Its Close takes no further batch and waits for those goroutines.
 //
-// An Upkeep does the work for a store that no request asks for: it passes on hints and news of the
+// An Upkeep does the work for a store that no request causes. It passes on hints and news of the
 // store session, sweeps the store, and keeps the daemon's entry there. It owns its goroutines, too.
 //
 // Pump.notifying and the gate of an Upkeep are held while the engine is called. Pump.mu is taken

@@ -22,9 +22,8 @@ type HeldFor func(key string, mode cache.Mode, tokens []uint64) []int64
 // nothing, and no two clocks are compared. A daemon that does not answer in time, such as an older
 // version, leaves Lock.Held unknown.
 type Asker interface {
-	// Ask sends the questions, has each Learn its answer, and waits for all of them for at most
-	// AnswerTime. The questions are those that Questions made of Holders' locks whose Asker is this
-	// Store.
+	// Ask sends the questions, and calls Learn for each answer. It waits for all answers, for at most
+	// AnswerTime. Questions has made the questions from locks of Holders whose Asker is this Store.
 	Ask(ctx context.Context, qs []*Question)
 }
 
@@ -40,7 +39,7 @@ const (
 	AnswerTime = 300 * time.Millisecond
 
 	muteTime  = 5 * time.Second // how long a daemon is not asked after it has not answered
-	maxMuted  = 1000            // the number of such daemons to remember
+	maxMuted  = 1000            // the maximum number of muted daemons
 	maxTokens = 64              // in one question
 
 	// MaxQuestions is the limit of questions that an Asker sends at a time. It leaves others

@@ -67,10 +67,10 @@ func ParseRegistration(text string) (r Registration, ok bool) {
 
 func (r *Registration) clean() {
 	r.Host, r.Version = plain(r.Host, maxHost), plain(r.Version, maxVersion)
-	r.PID, r.Started = max(0, r.PID), max(0, r.Started) // a negative time is malformed to clients
+	r.PID, r.Started = max(0, r.PID), max(0, r.Started) // clients reject negative numbers
 }
 
-// plain returns s without control characters, which a terminal would obey, cut to max bytes.
+// plain returns s without control characters, which a terminal would obey, cut to limit bytes.
 func plain(s string, limit int) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {

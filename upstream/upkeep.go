@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Upkeep does the work for a store that no request asks for: it passes on the hints and the news of
+// Upkeep does the work for a store that no request causes. It passes on the hints and the news of
 // store sessions, sweeps the store, and keeps this daemon's entry there. It owns a goroutine for
 // each.
 type Upkeep struct {
@@ -18,7 +18,7 @@ type Upkeep struct {
 	end   context.CancelFunc
 	wg    sync.WaitGroup
 
-	gate    sync.Mutex // held while news are passed on, and between Pause and Resume
+	gate    sync.Mutex // held while news is passed on, and between Pause and Resume
 	asking  sync.Mutex // held while the store is asked, and between Pause and Resume
 	stopAsk atomic.Pointer[context.CancelFunc]
 }
@@ -44,7 +44,7 @@ const (
 	registerEvery  = 30 * time.Second  // between two writes of the entry
 	registerTTL    = 3 * registerEvery // of the entry
 	registerSoon   = time.Second       // before a failed write is repeated for the first time
-	unregisterTime = time.Second       // that the store has to remove the entry in the end
+	unregisterTime = time.Second       // the limit for removing the entry at the end
 )
 
 // NewUpkeep returns the upkeep of a store. Start starts its goroutines.
@@ -192,7 +192,7 @@ func (u *Upkeep) register(r Registrar) {
 	}
 }
 
-// unregister removes the entry in the end. The entry stays until it expires if the store is down,
+// unregister removes the entry at the end. The entry stays until it expires if the store is down,
 // or if leases stay at the store: the entry names their holder.
 func (u *Upkeep) unregister(r Registrar) {
 	if u.use.Down() != nil || u.use.InUse() {

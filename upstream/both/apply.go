@@ -259,8 +259,8 @@ const (
 // raise raises the old store's counter to the bases that are about to be granted. The counter may
 // be past a lock's base already, because no other host has the lock. But other hosts can get
 // permits in the meantime. So a permit's base must be one that both stores have given for this
-// batch. Until it is, raise requests a base from the new store that is ahead of both, and then the
-// same from the old one.
+// batch. Until there is such a base, raise requests a base from the new store that is ahead of both
+// counters, and then the same base from the old store.
 func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (err error) {
 	for round := 0; len(p.ops) > 0; round++ {
 		at := []upstream.Store{s.old, s.new}[round%2]
@@ -298,9 +298,10 @@ type keyBase struct {
 	base uint64
 }
 
-// level sets the floors of the permits of p. The store is to give them the same bases as the other
-// store, or bases that are ahead of the largest of those if ahead is not 0. Within a batch, a store
-// counts up from the largest floor. level returns the bases that the other store has given.
+// level sets the floors of the permits of p, so that the store gives them the same bases as the
+// other store. If ahead is not 0, the bases are to be ahead of the largest of these. Within a
+// batch, a store counts up from the largest floor. level returns the bases that the other store has
+// given.
 func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
 	given, lowest, highest := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
 	for n, i := range p.at {

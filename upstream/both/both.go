@@ -306,7 +306,7 @@ func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 	}
 }
 
-// List lists the locks of the old store and then those of the new store.
+// List lists the locks of the old store and then the locks of the new store.
 func (s *Store) List(
 	ctx context.Context, prefix, cursor string, limit int,
 ) ([]upstream.Lock, string, error) {
@@ -335,7 +335,7 @@ func (s *Store) forget(known func(key string, token uint64) bool) {
 	tokens := slices.Collect(maps.Keys(s.tokens))
 	s.mu.Unlock()
 	for _, t := range tokens {
-		if !known(t.key, t.number) { // it stays unknown, because tokens are not reused
+		if !known(t.key, t.number) { // a token stays unknown, because tokens are not reused
 			s.setTokenState(&upstream.Op{Key: t.key, Token: t.number}, absent)
 		}
 	}

@@ -19,11 +19,21 @@
 // Permits of semaphores are acquired and released in the same way if both stores have semaphores.
 // Each store counts its own permits.
 //
+// # Files
+//
+// The files by layer, in reading order. No layer depends on a later one, except that the pair and
+// the order of fences refer to each other.
+//
+//	pair   both.go (the Store), order.go (fences in the new store's own order)
+//	batch  apply.go
+//	list   registry.go
+//	move   move.go (to a successor process)
+//
 // # Fences
 //
-// A base must be above the bases of all earlier holders and below those of all later holders. An
-// earlier holder may have its base from the old store, from both stores, or from the new store. It
-// must be possible to raise the old store's bases, so New refuses etcd and ZooKeeper as the old
+// A base must be above the bases of all earlier holders and below the bases of all later holders.
+// An earlier holder may have its base from the old store, from both stores, or from the new store.
+// It must be possible to raise the old store's bases, so New refuses etcd and ZooKeeper as the old
 // store. Their bases are their own order. A move away from them requires that all holders stop.
 //
 // If the new store's bases can be raised, the pair's base is the new store's. The old store's base
@@ -31,9 +41,9 @@
 // floor raises both.
 //
 // Permits need more. Other hosts can get permits from one of the stores in the meantime, and no two
-// permits may have the same base. So a permit's base is one that both stores have given. If the old
+// permits may have the same base. So both stores must have given a permit's base. If the old
 // store's counter is past the base already, the pair requests a base from the new store that is
-// ahead of both counters, and then the same base from the old store.
+// ahead of both counters. Then it requests the same base from the old store.
 //
 // # Fences in the new store's own order
 //

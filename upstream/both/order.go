@@ -167,7 +167,7 @@ func (o *order) settle(ctx context.Context) error {
 	return nil
 }
 
-// without returns keys without those of other.
+// without returns the keys that are not in other.
 func without(keys, other []Keys) []Keys {
 	return slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool {
 		return slices.ContainsFunc(other, k.equal)
@@ -181,7 +181,7 @@ func (o *order) open(ctx context.Context, keys []Keys) error {
 }
 
 // opening returns the rules that a host adds before its first grant of keys. If there is a rule of
-// an earlier move, the bases decide which of the two applies: see missing.
+// an earlier move, the bases decide which rule applies: see missing.
 func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 	for i := range keys {
 		k := &keys[i]
@@ -277,8 +277,8 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 	return result, errs
 }
 
-// missing returns the rules to add so that the new store decides from now on, for those of grants
-// that allow it.
+// missing returns the rules to add so that the new store decides from now on, for the grants that
+// allow it.
 func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 	if o.epoch == 0 {
 		return nil
@@ -330,8 +330,8 @@ func (o *order) baseOf(rules []rule, g *bases) (uint64, error) {
 
 var errNotCovered = errors.New("the key no longer belongs to both stores")
 
-// Rules are the rules in the note of a store: the agreement of hosts that use it as the new one of
-// two.
+// Rules has the rules in the note of a store. The rules are the agreement of hosts that use this
+// store as the new store of a pair.
 type Rules struct{ of []rule }
 
 // ReadRules returns the rules in the note of st. A store without a note has none.

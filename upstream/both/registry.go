@@ -82,8 +82,8 @@ func (s *Store) Holders(
 	return locks[:min(limit, len(locks))], errs
 }
 
-// others returns those of locks whose daemons hold none of known. It keeps daemons without an
-// entry, because it cannot tell them apart.
+// others returns the locks whose daemons hold none of known. It keeps daemons without an entry,
+// because it cannot tell them apart.
 func (s *Store) others(ctx context.Context, locks, known []upstream.Lock) []upstream.Lock {
 	names, _ := s.Registered(ctx, append(upstream.Daemons(locks), upstream.Daemons(known)...))
 	mine, seen := false, map[upstream.Registration]bool{}

@@ -30,8 +30,8 @@ func Dial(
 
 const notTLS = "is it a TLS port?"
 
-// tlsAdvice has the advice for errors that contain certain texts. Some clients pass on only the
-// text.
+// tlsAdvice has the advice for errors that contain certain texts. It compares texts, because some
+// client libraries pass on only the text of an error.
 var tlsAdvice = []struct {
 	advice string
 	parts  []string

@@ -19,7 +19,7 @@ var (
 	// ErrNoAnswer means that no answer came, or one that makes no sense. The request may have been
 	// carried out.
 	ErrNoAnswer = errors.New("no answer from")
-	// ErrRefused means that the server, or the driver itself, turned the request down.
+	// ErrRefused means that the server, or the driver itself, refused the request.
 	ErrRefused = errors.New("refused")
 )
 
@@ -47,7 +47,7 @@ type Outcome uint8
 const (
 	Done        Outcome = iota // There is no error.
 	NothingSent                // The request did not leave this process.
-	Refused                    // The server turned it down and changed nothing.
+	Refused                    // The server refused it and changed nothing.
 	Unknown                    // The server may have carried it out.
 )
 

@@ -74,8 +74,8 @@ func (m *moving) code() {
 	}
 }
 
-// shard writes the state of d. Or it reads the state of one of the other process's shards. The keys
-// are then in other shards here, because each process has its own seed.
+// shard writes the state of d, or reads the state of one of the other process's shards. The keys of
+// such a shard are in several shards here, because each process has its own seed.
 func (m *moving) shard(d *shard) {
 	n := len(d.held)
 	m.Len(&n)

@@ -23,7 +23,7 @@ type state struct {
 	Until  int64  `json:"until"`   // the session's deadline, ns of the boot clock; 0 without leases
 	TTL    int64  `json:"ttl"`     // of the session, ns
 	Limit  uint64 `json:"limit"`   // all fence bases so far are below it
-	Writer string `json:"program"` // names this program to a reader of the file
+	Writer string `json:"program"` // names this program to people who read the file
 }
 
 func readState(path string) (state, error) {

@@ -35,7 +35,7 @@ type batch struct {
 	results  []upstream.Result
 	items    []item // without results yet, by name
 	began    time.Time
-	waits    bool // for rows that are locked
+	waits    bool // the batch waits for locked rows
 	notifies bool
 	err      error // for logs: the first error, or the first that is ErrDown
 }
@@ -61,8 +61,8 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	return b.err
 }
 
-// token is the text of a token: the instance, a dot and 13 digits of base 36, whose order is that
-// of the numbers.
+// token returns the text of a token: the instance, a dot and 13 digits of base 36. The texts of an
+// instance have the order of the numbers.
 func (s *Store) token(n uint64) string {
 	digits := strconv.FormatUint(n, 36)
 	return s.instance + "." + "0000000000000"[:13-len(digits)] + digits
@@ -118,7 +118,7 @@ func (b *batch) carry(ctx context.Context) {
 		case code(err) == codeLocked && b.waits:
 			b.waits = false
 		case code(err) == codeLimit && b.notifies:
-			b.notifies = false // hints may be lost; locks may not
+			b.notifies = false // hints may be lost, but locks must work
 		default:
 			c.close() // the next connection is checked, and may lead to another server
 			b.endAll(cache.Refused, s.reason(ErrRefused, err))
@@ -127,7 +127,7 @@ func (b *batch) carry(ctx context.Context) {
 	}
 }
 
-// pause comes before each turn. It is longer the more turns there have been.
+// pause waits before a turn. The wait grows with the number of turns.
 func pause(ctx context.Context, turn int) error {
 	if err := ctx.Err(); err != nil {
 		if turn == 0 {
@@ -146,10 +146,11 @@ func pause(ctx context.Context, turn int) error {
 }
 
 // run sends the items and returns the rows of the answer. The answer counts only once the server is
-// ready for the next statement: it sends rows before it commits.
+// ready for the next statement, because the server sends rows before it commits.
 func (b *batch) run(ctx context.Context, c *conn) ([][][]byte, error) {
 	s := b.store
-	// The floor is read when there is a connection: a failover before that raises it.
+	// The floor is read after the connection is taken, because a failover can lead to a new
+	// connection, which raises the floor.
 	floor := s.fences.Floor()
 	var list [6][]byte
 	for i := range list {
@@ -204,14 +205,15 @@ func appendQuoted(b []byte, text string) []byte {
 	return append(b, '"')
 }
 
-// micros rounds up: the store must not end a lease before the daemon does.
+// micros returns d in µs, rounded up, because the store must not end a lease before the daemon
+// does.
 func micros(d time.Duration) int64 {
 	return max(0, int64((d+time.Microsecond-1)/time.Microsecond))
 }
 
 func parseInt(b []byte) int64 { n, _ := strconv.ParseInt(string(b), 10, 64); return n }
 
-// read gives the items their results. Those whose rows are locked stay.
+// read gives the items their results. Items whose rows are locked stay in the batch.
 func (b *batch) read(rows [][][]byte) {
 	s := b.store
 	s.fences.SawClock(parseInt(rows[0][5]))
@@ -289,7 +291,7 @@ func (s *Store) anyStuck(items []item) bool {
 	return slices.ContainsFunc(items, func(it item) bool { return s.stuck.Has(it.name) })
 }
 
-// valid returns why an op cannot be carried out, or nil.
+// valid returns the reason why an op cannot be carried out, or nil.
 func (s *Store) valid(op *upstream.Op) error {
 	refuse := func(format string, args ...any) error {
 		return fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)

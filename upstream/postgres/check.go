@@ -9,7 +9,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// server is what the check of a connection has found out.
+// server has the findings of the check of a connection.
 type server struct {
 	version  string
 	fsync    string
@@ -23,12 +23,12 @@ type server struct {
 // durable reports whether the server keeps what it has confirmed when its machine crashes.
 func (v *server) durable() bool { return v.fsync == "on" && v.pages == "on" }
 
-// replicated reports whether no standby can become the primary without what the server has
-// confirmed.
+// replicated reports whether every standby that can become the primary has all commits that the
+// server has confirmed.
 func (v *server) replicated() bool { return v.standbys == 0 || v.sync != "" }
 
-// check prepares a new connection, and checks the server and the tables. Nothing else is sent
-// before. An error of it means that nothing was done.
+// check prepares a new connection, and checks the server and the tables before any other request.
+// Its errors mean that nothing was done.
 func (s *Store) check(ctx context.Context, c *conn) error {
 	v, err := s.inspectServer(ctx, c)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Store) check(ctx context.Context, c *conn) error {
 	return nil
 }
 
-// inspectServer checks that a server may be used.
+// inspectServer checks whether a server may be used.
 func (s *Store) inspectServer(ctx context.Context, c *conn) (*server, error) {
 	rows, err := c.query(ctx, s.names.sql("server"))
 	if err != nil {
@@ -82,7 +82,7 @@ func (s *Store) inspectServer(ctx context.Context, c *conn) (*server, error) {
 		standbys: int(number(8)), pooler: uint32(number(9)) != c.pg.PID()}, nil
 }
 
-// report logs what is known of a server when it is new.
+// report logs the properties of a server if they are new.
 func (s *Store) report(v *server) {
 	s.seen.Lock()
 	defer s.seen.Unlock()

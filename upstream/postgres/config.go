@@ -35,10 +35,10 @@ type Config struct {
 	Prefix   string // of the locks' names in the table
 
 	Timeout     time.Duration // of one batch, and of connecting
-	WaiterLease time.Duration // a host that does not repeat its join for that long leaves the queue
+	WaiterLease time.Duration // the time after which a host that does not repeat its join leaves the queue
 }
 
-// Longer names would be cut by the server when a suffix is added.
+// validName limits the length, because the server would cut a longer name with a suffix.
 var validName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,39}$`)
 
 // Parse reads postgres://[user[:password]@]host[:port]/database with the parameters schema, table,
@@ -91,10 +91,10 @@ func (c *Config) check() error {
 	return nil
 }
 
-// lockWait is how long a batch waits for a row that another transaction keeps locked.
+// lockWait returns how long a batch waits for a row that another transaction keeps locked.
 func (c *Config) lockWait() time.Duration { return min(time.Second, c.Timeout/2) }
 
-// Addr is the server's host:port.
+// Addr returns the server's host:port.
 func (c Config) Addr() string {
 	if c.URL == nil {
 		return ""
@@ -102,7 +102,7 @@ func (c Config) Addr() string {
 	return c.URL.Hosts[0]
 }
 
-// String is the URL without its secrets.
+// String returns the URL without its secrets.
 func (c Config) String() string {
 	q := url.Values{}
 	if c.Schema != DefaultSchema {
@@ -117,7 +117,7 @@ func (c Config) String() string {
 	return c.URL.Text(q)
 }
 
-// validText reports whether text can be in a name: the server takes no other encoding.
+// validText reports whether text can be in a name. The server accepts only UTF-8.
 func validText(text string) bool {
 	if !utf8.ValidString(text) {
 		return false

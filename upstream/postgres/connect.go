@@ -27,7 +27,7 @@ type pool struct {
 
 	mu     sync.Mutex
 	idle   []*conn          // guarded by mu
-	open   map[*socket]bool // all sockets, also those of cancel requests; guarded by mu
+	open   map[*socket]bool // all sockets, including sockets of cancel requests; guarded by mu
 	closed bool             // guarded by mu
 }
 
@@ -39,7 +39,7 @@ type conn struct {
 	warned bool // that a commit may not have waited for its synchronous standbys: see harmless
 }
 
-// socket is a network connection that the pool knows of, so that Close can end it. After a timeout,
+// socket is a network connection that the pool knows, so that Close can end it. After a timeout,
 // pgconn sends a cancel request in the background and waits up to 15 seconds for its answer.
 type socket struct {
 	net.Conn
@@ -112,14 +112,14 @@ func (p *pool) connections() int {
 	return len(p.open)
 }
 
-// close says goodbye to the server, without waiting for it.
+// close tells the server that the connection ends, and does not wait for it.
 func (c *conn) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	_ = c.pg.Close(ctx)
 }
 
-// take returns a connection that was idle, or a new one. The caller gives it back.
+// take returns an idle connection or a new one. The caller returns it by give.
 func (s *Store) take(ctx context.Context) (*conn, error) {
 	p := &s.pool
 	select {
@@ -154,7 +154,7 @@ func (s *Store) take(ctx context.Context) (*conn, error) {
 	return c, nil
 }
 
-// give takes a connection back. One that has failed is closed.
+// give returns a connection to the pool. It closes a connection that has failed.
 func (s *Store) give(c *conn) {
 	p := &s.pool
 	defer func() { <-p.slots }()
@@ -169,8 +169,8 @@ func (s *Store) give(c *conn) {
 	}
 }
 
-// quiet reports whether an idle connection has nothing to read. The server sends nothing unasked
-// except that it ends the connection, or that a parameter has changed.
+// quiet reports whether an idle connection has nothing to read. The server sends nothing unasked,
+// except when it ends the connection or a parameter has changed.
 func (k *socket) quiet() bool {
 	sc, ok := k.Conn.(syscall.Conn)
 	if !ok {
@@ -180,8 +180,8 @@ func (k *socket) quiet() bool {
 	if err != nil {
 		return false
 	}
-	// Not raw.Read: pgconn may still read in the background since its last slow write, and Read
-	// would wait for that.
+	// raw.Read could block here: pgconn may still read in the background since its last slow write,
+	// and Read would wait for that.
 	quiet := false
 	err = raw.Control(func(fd uintptr) {
 		var b [1]byte
@@ -191,8 +191,8 @@ func (k *socket) quiet() bool {
 	return err == nil && quiet
 }
 
-// connect makes a connection and checks what it leads to: the name may lead to another server than
-// before. notified receives the notifications of the connection, if it is not nil.
+// connect makes a connection and checks its server, because the name may lead to another server
+// than before. notified receives the notifications of the connection, if it is not nil.
 func (s *Store) connect(ctx context.Context, notified func(payload string)) (*conn, error) {
 	c := &conn{made: time.Now()}
 	cfg, err := s.options(c)
@@ -220,7 +220,7 @@ func (s *Store) connect(ctx context.Context, notified func(payload string)) (*co
 // makes the socket of a cancel request in another goroutine, and without this context.
 type forConn struct{}
 
-// patience is how long a check may take: it may have to make the table.
+// patience returns the time limit of a check, which may have to make the table.
 func (s *Store) patience() time.Duration { return max(s.cfg.Timeout, 5*time.Second) }
 
 // options returns the settings of one connection. The password file is read each time. Nothing
@@ -265,8 +265,8 @@ func (s *Store) options(c *conn) (*pgconn.Config, error) {
 
 // baseOptions reads the files that the Config names, so that an error in them is known at once.
 func (s *Store) baseOptions() (*pgconn.Config, error) {
-	// Each variable of libpq is overridden here or below. PGSERVICE cannot be: it names a section
-	// that has to be there.
+	// Each variable of libpq is overridden here or below, except for PGSERVICE, which names a section
+	// that must exist.
 	cfg, err := pgconn.ParseConfig("host=localhost port=5432 user=- password=- dbname=- " +
 		"connect_timeout=0 sslmode=disable passfile=/dev/null sslrootcert='' sslcert='' sslkey='' " +
 		"sslcertmode=allow sslnegotiation=postgres target_session_attrs=any " +
@@ -292,8 +292,8 @@ func (c *conn) query(ctx context.Context, sql string, params ...string) ([][][]b
 	return r.Rows, r.Err
 }
 
-// aside carries out work that is not a batch, one at a time, so that it uses at most one
-// connection.
+// aside carries out work other than batches. It does one thing at a time, so that it uses at most
+// one connection.
 func (s *Store) aside(ctx context.Context, do func(c *conn) error) error {
 	select {
 	case s.asides <- struct{}{}:

@@ -41,8 +41,8 @@
 //
 // # Errors
 //
-// Refused means that nothing was done: there was no connection, nothing was sent, or the server
-// answered with an error that is not fatal, after which it has rolled the transaction back.
+// Refused means that nothing was done. Either there was no connection, or nothing was sent, or the
+// server answered with an error that is not fatal, after which it has rolled the transaction back.
 // Otherwise the result is Unknown. Deadlocks and serialization failures are repeated within the
 // batch's time. If another transaction keeps a row locked for a second, or for half of Timeout if
 // that is less, only that lock is refused. For the next ten seconds other locks do not wait for it.
@@ -82,8 +82,8 @@
 //
 // # Waiting
 //
-// The function sends a notification to the channel locksidecar_INSTANCE of each host that a change
-// is for: a release wakes the waiters that can get the lock, and a new waiter tells the holders.
+// The function sends notifications to the channel locksidecar_INSTANCE of each host that a change
+// concerns. A release wakes the waiters that can get the lock, and a new waiter tells the holders.
 // Batches without waiters send none, because commits with notifications wait for each other. A host
 // that waits repeats its join; after waiter_lease without one it has lost its place.
 //

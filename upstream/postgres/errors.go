@@ -30,7 +30,7 @@ var (
 	errUsed  = errors.New("fence bases are used up")
 )
 
-// The server's error codes (SQLSTATE) that mean something here.
+// The server's error codes (SQLSTATE) that the store distinguishes.
 const (
 	codeReadOnly      = "25006"
 	codeSerialization = "40001"
@@ -47,18 +47,18 @@ const (
 	codeNoDatabase    = "3D000"
 )
 
-// repeatable are the errors after which the whole batch has been rolled back and is worth
-// repeating.
+// repeatable has the errors after which the whole batch has been rolled back and should be
+// repeated.
 var repeatable = []string{codeSerialization, codeDeadlock}
 
-// dropped are the errors that say that our table, type or function is gone.
+// dropped has the errors that mean that our table, type or function is gone.
 var dropped = []string{codeNoTable, codeNoFunction, codeNoType, codeNoSchema}
 
-// downClasses are the first two characters of errors that say that nothing can be done there now.
+// downClasses has the first two characters of errors that every request would get now.
 var downClasses = []string{"08", "28", "3D", "53", "57", "58", "XX"}
 
-// harmless are the server's functions that warn a batch about something else than its commit: that
-// transaction ids will be used up, or that the queue of notifications is half full.
+// harmless has the server's functions whose warnings do not concern the commit of a batch. They
+// warn that transaction ids will be used up, or that the queue of notifications is half full.
 var harmless = []string{"GetNewTransactionId", "asyncQueueFillWarning"}
 
 func code(err error) string {
@@ -88,7 +88,7 @@ func isDown(err error) bool {
 	})
 }
 
-// reason adds to an error what to check, and ErrDown if the whole store is down.
+// reason adds advice to an error, and ErrDown if the whole store is down.
 func (s *Store) reason(what, err error) error {
 	err = s.advice(err)
 	down := isDown(err)
@@ -98,7 +98,7 @@ func (s *Store) reason(what, err error) error {
 	return err
 }
 
-// advice adds to an error what to check.
+// advice adds the settings to check to an error.
 func (s *Store) advice(err error) error {
 	c := code(err)
 	switch {
@@ -117,7 +117,7 @@ func (s *Store) advice(err error) error {
 	return err
 }
 
-// connecting adds to an error of making a connection what to check.
+// connecting adds advice to an error of making a connection.
 func (s *Store) connecting(err error) error {
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {

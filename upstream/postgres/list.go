@@ -14,7 +14,7 @@ import (
 // listSlice is the maximum number of rows of one page, whether their locks are held or not.
 const listSlice = 1000
 
-// row is a lock as the table has it, without leases and places that have ended.
+// row is a lock as its row describes it, without leases and places that have ended.
 type row struct {
 	name  string
 	fence int64
@@ -33,7 +33,7 @@ type entry struct {
 
 func (e *entry) instance() string { return e.Token[:min(len(e.Token), instanceLen)] }
 
-// rows reads rows without locks. of is what follows FROM and the table.
+// rows reads rows without locks. of has the clauses that follow the table's name in the query.
 func (s *Store) rows(ctx context.Context, c *conn, of string, params ...string) ([]row, error) {
 	found, err := c.query(ctx, strings.ReplaceAll(s.names.sql("rows"), "{of}", of), params...)
 	if err != nil {

@@ -67,34 +67,35 @@ func newNames(cfg *Config) names {
 func (n *names) sql(file string) string {
 	b, err := sqlFiles.ReadFile("sql/" + file + ".sql")
 	if err != nil {
-		panic(err) // it is part of the program
+		panic(err) // the file is part of the program
 	}
 	return n.words.Replace(string(b))
 }
 
-// ofFunction is sql for a file that names the function. The function's own text cannot.
+// ofFunction is sql for a file that names the function. The function's own text does not name it,
+// because the name has a checksum of the text.
 func (n *names) ofFunction(file string) string {
 	return strings.Replace(n.sql(file), "{function}", n.function, 1)
 }
 
-// call is the statement that carries out a batch.
+// call returns the statement that carries out a batch.
 func (n *names) call() string {
 	return "SELECT * FROM " + n.apply + "($1,$2,$3,$4,$5,$6,$7,$8,$9)"
 }
 
-// grants is what the user needs to do in an existing table.
+// grants returns the statements that give a user the rights to use existing tables.
 func (n *names) grants() string {
 	return fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO …; GRANT SELECT, INSERT, UPDATE, DELETE ON %s, %s TO …; "+
 		"GRANT EXECUTE ON FUNCTION %s TO …", n.schema, n.locks, n.daemons, n.apply)
 }
 
-// columns of our tables, as format_type prints them without schemas.
+// These are the columns of our tables, as format_type prints them without schemas.
 const (
 	lockColumns   = "name text,fence bigint,ends bigint,held entry[],queue entry[]"
 	daemonColumns = "id text,entry text,ends bigint"
 )
 
-// checkSchema makes the tables and the function if they are not there, and checks that they are
+// checkSchema makes the tables and the function if they do not exist, and checks that they are
 // ours.
 func (s *Store) checkSchema(ctx context.Context, c *conn) error {
 	n := &s.names
@@ -127,7 +128,8 @@ func (s *Store) checkSchema(ctx context.Context, c *conn) error {
 	}
 }
 
-// makeType is n.create for a database that may have some of it: types have no IF NOT EXISTS.
+// makeType returns n.create in a form for a database that may have some of its objects, because
+// types have no IF NOT EXISTS.
 func makeType(n *names) string {
 	create, rest, _ := strings.Cut(n.create, ");")
 	const ifMissing = "DO $do$ BEGIN IF to_regtype('%s') IS NULL THEN %s); END IF; END $do$;"
@@ -135,8 +137,8 @@ func makeType(n *names) string {
 		strings.Replace(rest, "CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
 }
 
-// inspect reports whether the tables and the function are there. Tables of another kind are an
-// error.
+// inspect reports whether the tables and the function exist. It returns an error for tables of
+// another kind.
 func (s *Store) inspect(ctx context.Context, c *conn) (there bool, err error) {
 	n := &s.names
 	rows, err := c.query(ctx, n.ofFunction("inspect"))
@@ -169,7 +171,7 @@ func (s *Store) inspect(ctx context.Context, c *conn) (there bool, err error) {
 	return true, nil
 }
 
-// checkRights checks what the user may do.
+// checkRights checks the user's rights.
 func (s *Store) checkRights(ctx context.Context, c *conn) (noDelete bool, err error) {
 	n := &s.names
 	rows, err := c.query(ctx, n.ofFunction("rights"))

@@ -21,7 +21,7 @@ type Store struct {
 	log      *zap.Logger
 	base     *pgconn.Config
 	pool     pool
-	instance string // the part of our tokens that no other store's tokens have
+	instance string // the part of our tokens that no other Store's tokens have
 	fences   *upstream.FenceClock
 	stuck    driverkit.Stuck
 	hints    driverkit.Hints
@@ -32,7 +32,7 @@ type Store struct {
 
 	seen struct {
 		sync.Mutex
-		server *server // what was last found; guarded by Mutex
+		server *server // as last found; guarded by Mutex
 	}
 }
 
@@ -41,8 +41,8 @@ var _ upstream.Store = (*Store)(nil)
 // Connections returns the number of open connections.
 func (s *Store) Connections() int { return s.pool.connections() }
 
-// Open connects to the server, makes the tables if they are not there, and checks that both can be
-// used. The error says what to change.
+// Open connects to the server, makes the tables if they do not exist, and checks that both can be
+// used. Its errors name the setting to change.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	s, err := OpenLazy(cfg)
 	if err != nil {
@@ -79,11 +79,11 @@ func OpenLazy(cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Instance is the id in this store's tokens.
+// Instance returns the instance id in this store's tokens.
 func (s *Store) Instance() string { return s.instance }
 
-// Info describes this store. It is called linearizable once a server has been seen that keeps what
-// it has confirmed, over a crash and over a failover to one of its present standbys.
+// Info describes this store. Its safety is linearizable once a server has been seen that keeps its
+// confirmed commits in a crash, and in a failover to one of its present standbys.
 func (s *Store) Info() upstream.Info {
 	s.seen.Lock()
 	defer s.seen.Unlock()
@@ -101,14 +101,14 @@ func (s *Store) Capabilities() upstream.Capabilities {
 	return upstream.Capabilities{Lister: s, Registrar: s, Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections}
 }
 
-// Hints is the stream of notifications.
+// Hints returns the stream of notifications.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
-// Sessions is nil: leases live by their own TTL.
+// Sessions returns nil, because leases end with their own TTLs.
 func (s *Store) Sessions() <-chan upstream.Session { return nil }
 
-// Close closes the connections and ends the goroutines. It must not run at the same time as Apply,
-// nor be called twice.
+// Close closes the connections and ends the goroutines. It must not be called twice, or
+// concurrently with Apply.
 func (s *Store) Close() error {
 	s.cancel()
 	s.pool.close()
@@ -117,8 +117,8 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// Ping asks in one round trip whether locks can be written now, on a connection that has passed its
-// checks.
+// Ping checks in one round trip whether locks can be written now, on a connection that has passed
+// its checks.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -128,7 +128,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// reach asks the server whether it can be written to.
+// reach checks that the server is not read-only.
 func (s *Store) reach(ctx context.Context) error {
 	c, err := s.take(ctx)
 	if err != nil {

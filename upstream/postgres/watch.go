@@ -15,10 +15,9 @@ import (
 
 const (
 	hintBuffer = 1024
-	// listenPause is about the pause before the listener connects again.
+	// listenPause is the approximate pause before the listener connects again.
 	listenPause = time.Second
-	// quietTime is how long the listener hears nothing before it asks whether its connection still
-	// works.
+	// quietTime is the silence after which the listener checks whether its connection still works.
 	quietTime = 15 * time.Second
 )
 
@@ -70,7 +69,7 @@ var hintKinds = map[byte]cache.HintKind{
 	'a': cache.HintAvailable, 'c': cache.HintContended, 't': cache.HintTried}
 
 // notified passes on the hint of one notification: its kind and the name of the lock. Stores with
-// other prefixes do not share our instance, but others may send what they like to our channel.
+// other prefixes have other instances, but any client may send anything to our channel.
 func (s *Store) notified(payload string) {
 	if payload == "" {
 		return

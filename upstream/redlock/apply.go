@@ -114,8 +114,8 @@ func (c *call) begin() {
 	}
 }
 
-// inOtherModeLocked turns op i down if it acquires a key that its token holds in the other mode.
-// The nodes are not asked: if a quorum turned it down, the token would be released.
+// inOtherModeLocked refuses op i if it acquires a key that its token holds in the other mode. The
+// nodes are not asked, because a refusal by a quorum would release the token.
 func (c *call) inOtherModeLocked(i int) bool {
 	op, l := &c.ops[i], c.s.leaseLocked(&c.ops[i])
 	status := cache.Busy
@@ -153,7 +153,7 @@ func (c *call) findLeaseLocked(op *upstream.Op, v *vote) {
 			s.extendEndLocked(v.lease, op, c.began)
 		}
 		v.lease.obsolete, v.lease.reusable = true, false
-		// Nodes that it was never sent to, or where it is gone, need not be asked.
+		// Nodes that cannot have the token need not be asked.
 		v.no, v.asked = v.asked&^v.lease.mayHave, v.lease.mayHave
 	case cache.OpDowngrade:
 		if v.lease != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// What a Config has unless its URL says otherwise.
+// The values of a Config unless its URL gives others.
 const (
 	DefaultPrefix  = "lock:"
 	DefaultTimeout = 500 * time.Millisecond
@@ -22,7 +22,7 @@ const (
 	DefaultDrift   = 0.01
 )
 
-// The fewest and the most nodes.
+// The limits of the number of nodes.
 const (
 	minNodes = 3
 	maxNodes = 15
@@ -31,7 +31,7 @@ const (
 // ErrConfig means that a store URL is malformed.
 var ErrConfig, _, _, _, _ = driverkit.Errors("redlock")
 
-// Config says which nodes to use and how. Parse makes it from a URL.
+// Config names the nodes and says how to use them. Parse makes it from a URL.
 type Config struct {
 	driverkit.Options
 	URL *storeurl.URL // hosts, user, password, TLS
@@ -39,25 +39,24 @@ type Config struct {
 
 	Prefix  string        // of the locks' names
 	Timeout time.Duration // of one node's answer; an Apply may take three of them
-	// MaxTTL is the longest TTL of any lease: a longer one is refused, and a node
-	// that restarted does not vote for as long. The caller sets it to the longest
-	// that is configured; what the URL says goes before (MaxTTLSet).
+	// MaxTTL is the longest TTL of any lease. A longer TTL is refused, and a node that restarted does
+	// not vote for as long. The caller sets it to the longest configured TTL. A value in the URL takes
+	// precedence (MaxTTLSet).
 	MaxTTL    time.Duration
-	MaxTTLSet bool // the URL says max_ttl
-	// Drift bounds by what part the clocks of two machines may differ in speed.
-	// Every lease counts itself 1 % shorter than its TTL; what is above that is
-	// added to the nodes' TTLs.
+	MaxTTLSet bool // the URL has max_ttl
+	// Drift is the largest difference in speed between the clocks of two machines, as a fraction. A
+	// deadline is always 1 % earlier than the TTL. A larger drift lengthens the nodes' TTLs.
 	Drift         float64
 	AllowEviction bool // use nodes that may evict locks
 
 	grace time.Duration // for tests, instead of graceMin
-	seed  uint64        // for tests, of what the store does at random
+	seed  uint64        // for tests: the seed of the store's random numbers
 }
 
-// Parse understands redlock://[user[:password]@]a[:6379],b,c[/db] and redlocks://
-// (TLS), with the parameters prefix, timeout, max_ttl, drift, allow_eviction and
-// password_file, and for TLS ca, cert, key and server_name. It connects to nothing
-// and opens no file; its errors are ErrConfig and show no secret.
+// Parse reads redlock://[user[:password]@]a[:6379],b,c[/db] and redlocks:// (TLS), with the
+// parameters prefix, timeout, max_ttl, drift, allow_eviction and password_file, and for TLS ca,
+// cert, key and server_name. It connects to nothing and opens no file. Its errors are ErrConfig and
+// show no secret.
 func Parse(raw string) (Config, error) {
 	c := Config{Prefix: DefaultPrefix, Drift: DefaultDrift}
 	u, err := storeurl.Parse(raw, storeurl.Spec{
@@ -89,7 +88,7 @@ func (c *Config) setDrift(v string) error {
 	return nil
 }
 
-// check looks at what the URL says and fills in what it does not.
+// check checks the values of the URL, and sets the defaults.
 func (c *Config) check() error {
 	switch n := len(c.URL.Hosts); {
 	case n < minNodes || n > maxNodes:
@@ -116,21 +115,20 @@ func (c *Config) check() error {
 	return nil
 }
 
-// SetMaxTTL tells the store the longest TTL that is configured, unless the URL
-// says one.
+// SetMaxTTL sets the longest configured TTL, unless the URL has one.
 func (c *Config) SetMaxTTL(d time.Duration) {
 	if !c.MaxTTLSet {
 		c.MaxTTL = d
 	}
 }
 
-// String is the URL without its secrets.
+// String returns the URL without its secrets.
 func (c Config) String() string {
 	q := url.Values{"prefix": {c.Prefix}, "max_ttl": {c.MaxTTL.String()}}
 	return c.URL.Text(q)
 }
 
-// Member is what the maker of a node's store has to know.
+// Member has the parameters of a node's store.
 type Member struct {
 	Host string // host:port
 	// URL is the redis:// or rediss:// URL of the node, with the secrets.
@@ -141,11 +139,11 @@ type Member struct {
 	MinUptime time.Duration
 }
 
-// String and GoString are the member without its secrets.
+// String and GoString return the member without its secrets.
 func (m Member) String() string   { return "node " + m.Host }
 func (m Member) GoString() string { return m.String() }
 
-// member is the node at host.
+// member returns the node at host.
 func (c *Config) member(host, instance string) Member {
 	u := url.URL{Scheme: "redis", Host: host, Path: "/" + strconv.Itoa(c.DB)}
 	q := url.Values{"prefix": {c.Prefix}, "timeout": {c.Timeout.String()}}

@@ -1,5 +1,5 @@
-// Package redlock is the store on several independent Redis servers, the nodes: three or more of
-// them, an odd number, that know nothing of each other. We hold a lock if more than half of the
+// Package redlock is the store on several independent Redis servers, the nodes. Their number is odd
+// and at least three, and they know nothing of each other. We hold a lock if more than half of the
 // nodes, a quorum, say so. An even number of nodes is refused, because it survives no more failures
 // than one node less would. Two names for one server are refused too, because it would have two
 // votes.
@@ -24,8 +24,8 @@
 // # Calls
 //
 // An Apply asks all nodes at once and returns when a quorum has decided every op. Other nodes that
-// may answer soon are given as long again as the quorum took, at least 1 ms and at most 50. Nodes
-// that have not answered an earlier call are not waited for, so a slow minority costs nothing.
+// may answer soon are given as long again as the quorum took, at least 1 ms and at most 50. Apply
+// does not wait for nodes that have not answered an earlier call, so a slow minority costs nothing.
 // Unanswered calls continue in the background, a bounded number for each node: see Pending
 // releases.
 //
@@ -41,48 +41,48 @@
 //	           more.
 //	peek       free if a quorum is; held if a quorum cannot be free.
 //
-// The lock table computes the deadline of a lease: the time before the sending, plus the TTL, less
+// The lock table computes the deadline of a lease: the time before the send, plus the TTL, less
 // drift. Only answers of a quorum before the deadline count, so a slow quorum does not extend a
 // lease.
 //
 // # Mutual exclusion
 //
-// A node that grants or renews keeps the token for the TTL from then, which is after our sending.
-// So until our deadline a quorum has our token. Another exclusive lease would need a quorum too,
-// and one node would be in both. (Clocks differ in speed by less than the drift.) For a renewal
-// this requires that each node that confirms it has had the token ever since the quorum before. But
-// a node may have the token from an acquire that it carried out long after it was sent, when
-// another host had held the key in between. So a renewal counts only if its quorum answers before
-// the end of the lease that it renews: until then there was no other holder.
+// A node that grants or renews keeps the token for the TTL from that moment, which is after our
+// send. So a quorum has our token until our deadline. Another exclusive lease would need a quorum
+// too, and one node would be in both. (Clocks differ in speed by less than the drift.) For a
+// renewal this requires that each node that confirms it has had the token ever since the quorum
+// before. But a node may have the token from an acquire that it carried out long after it was sent,
+// when another host had held the key in between. So a renewal counts only if its quorum answers
+// before the end of the lease that it renews: until then there was no other holder.
 //
 // For the same reason a lease may be healed. If a node says not held while a quorum confirms the
 // renewal, because it was down, flushed or late, it is given the token again in the background. It
-// does not count for the renewal that found it. When it counts for a later one, it has had the
-// token since a time at which the lease was valid. Without healing, a long lease would end with the
-// third of five restarts, however far apart. A healed node has a vote, unless it has restarted
-// within the longest TTL.
+// does not count for the renewal that found it. When it counts for a later renewal, it has had the
+// token since a time at which the lease was valid. Without healing, a long lease would end when the
+// third of five nodes restarts, however far apart the restarts are. A healed node has a vote,
+// unless it has restarted within the longest TTL.
 //
 // A release that was not answered may be carried out later, and end a grant of the same token. So a
-// node that has not answered a release does not count for that token any more. A token that is
-// acquired with again then starts anew, under another number. (At the nodes the number of a token
-// is the table's number times 256, plus the count of its new starts.)
+// node that has not answered a release does not count for that token any more. If the token is used
+// for another acquire, it starts anew under another number. (At the nodes the number of a token is
+// the table's number times 256, plus the count of its new starts.)
 //
 // # Fences
 //
-// Redlock has no fencing token; this package has one that rises. A node's counter gives max(last +
-// 1, floor + 1, TIME in µs). The base of a grant, B, is the highest that the nodes of its quorum
-// gave. The nodes that gave less are asked, before the grant, for a new one with the floor B − 1,
-// so that their counters are at B or above. The grant is made only when a quorum of counters are,
-// each by an answer that says that the node had our token at that moment. A renewal for a new base
-// does the same.
+// Redlock has no fencing token, but this package has one that rises. A node's counter gives
+// max(last + 1, floor + 1, TIME in µs). The base of a grant, B, is the highest that the nodes of
+// its quorum gave. Before the grant, the nodes that gave less are asked for a new base with the
+// floor B − 1, so that their counters are at B or above. The grant is made only when the counters
+// of a quorum are. Each node's answer must show that it had our token at that moment. A renewal for
+// a new base does the same.
 //
 // Let X hold with base B, and Y later in a conflicting mode. The quorum whose counters were at B or
 // above while it had X's token, and the quorum that granted Y, have a node in common. Conflicting
-// tokens are never on a node together. Y's came last, because otherwise Y would have had it, and
-// held, before X. So that node's counter was at B or above when it granted Y. Its base for Y is
-// larger than B, and Y's base is no smaller than that. If the node has forgotten its counter, its
-// TIME must be larger than B. A node that restarted has waited for the longest TTL since, so this
-// is true while the clocks of the nodes differ by less than that.
+// tokens are never on a node together. Y's token came last, because otherwise Y would have held
+// before X. So that node's counter was at B or above when it granted Y. Its base for Y is larger
+// than B, and Y's base is no smaller than that. If the node has forgotten its counter, its TIME
+// must be larger than B. A node that restarted has waited for the longest TTL since, so this is
+// true while the clocks of the nodes differ by less than that.
 //
 // # Restarts
 //
@@ -125,10 +125,10 @@
 //
 // # Ownership
 //
-// A Store has one goroutine for pending releases, and one for each call to a node that is in
-// flight: at most two of the main lane, one of renewals, and one for pending releases and healing a
-// node. Close waits for them, and for pending releases at nodes that are up at most the time of one
-// answer. Then it closes the nodes. Store.mu guards what is known of tokens and calls; nothing
-// blocks under it. The lock of a listing is held while the nodes are listed, and nothing else takes
-// it.
+// A Store has one goroutine for pending releases, and one for each call in flight. A node has at
+// most two calls of the main lane, one of renewals, and one for pending releases and healing. Close
+// waits for the goroutines. It waits for pending releases at nodes that are up, at most for the
+// time of one answer. Then it closes the nodes. Store.mu guards what is known of tokens and calls;
+// nothing blocks under it. The lock of a listing is held while the nodes are listed, and nothing
+// else takes it.
 package redlock

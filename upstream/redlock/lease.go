@@ -13,27 +13,27 @@ type leaseID struct {
 	token uint64
 }
 
-// At the nodes, a token has a number of its own: the table's number and a count of its new starts.
-// Numbers must rise with the table's, and Lua is exact only up to 2^53.
+// At the nodes, the number of a token consists of the table's number and a count of its new starts.
+// These numbers must rise with the table's numbers, and Lua is exact only up to 2^53.
 const (
 	againBits = 8
 	againMask = 1<<againBits - 1
 )
 
-// lease is what is known of one token at the nodes. Store.mu guards all of it.
+// lease has what this store knows of one token at the nodes. Store.mu guards all fields.
 type lease struct {
 	leaseID
 	number uint64 // at the nodes
 
 	mode     cache.Mode
-	obsolete bool // it must be removed from the nodes: it grants no hold any more
+	obsolete bool // the nodes must remove it, because it grants no hold any more
 	reusable bool // the caller may acquire with its token again, or will withdraw it
 
 	mayHave     set // nodes that may have the token
-	granted     set // those of mayHave that granted it
-	lateAcquire set // those of mayHave that did not answer an acquire, and may still carry it out
+	granted     set // nodes of mayHave that granted it
+	lateAcquire set // nodes of mayHave that may still carry out an acquire without an answer
 	exclusiveAt set // nodes where it may still be exclusive after a downgrade
-	lateRelease set // nodes that did not answer a release, and may still carry it out
+	lateRelease set // nodes that may still carry out a release without an answer
 	pendingAt   set // nodes whose pendingReleases contain it
 
 	until     int64 // the deadline of the last grant or renewal by a quorum; 0 before
@@ -80,7 +80,7 @@ func (s *Store) extendEndLocked(l *lease, op *upstream.Op, now int64) {
 	l.endsAt = max(l.endsAt, now+int64(s.nodeTTL(ttl)+s.cfg.Timeout))
 }
 
-// noteSendLocked records what j can change at its node from now on.
+// noteSendLocked records the changes that j can make at its node from now on.
 func (s *Store) noteSendLocked(j *job, now int64) {
 	for i := range j.ops {
 		l := j.parts[i].lease
@@ -97,7 +97,7 @@ func (s *Store) noteSendLocked(j *job, now int64) {
 	}
 }
 
-// noteAnswersLocked records what the answers of a node say about the tokens there.
+// noteAnswersLocked records the state of the tokens at a node from its answers.
 func (s *Store) noteAnswersLocked(j *job, now int64) {
 	n := j.n.i
 	for i := range j.ops {

@@ -24,13 +24,13 @@ const (
 // listing holds the locks of the last listing, for its later pages.
 type listing struct {
 	sync.Mutex
-	prefix string // guarded by Mutex, as is all below
+	prefix string // guarded by Mutex, as are the fields below
 	at     time.Time
 	locks  []upstream.Lock
 }
 
-// List lists all nodes once for all pages, and says on how many nodes each lease is. It leaves out
-// nodes that do not answer, but counts them.
+// List lists all nodes once for all pages, and reports on how many nodes each lease is. It leaves
+// out nodes that do not answer, but counts them.
 func (s *Store) List(
 	ctx context.Context, prefix, cursor string, limit int,
 ) ([]upstream.Lock, string, error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// lane is one of the ways to a node. Each carries a limited number of jobs at a time.
+// lane is one of the lanes to a node. Each has a limited number of jobs in flight.
 type lane uint8
 
 const (
@@ -42,7 +42,7 @@ type node struct {
 	queue           []*job // jobs that have not been sent
 	pendingReleases []*lease
 
-	votedAs   string // the run id of the server as which it last voted
+	votedAs   string // the run id of the server at its last vote
 	failures  int
 	downUntil int64 // it is not asked before; 0 while it is up
 	err       error // why it is down

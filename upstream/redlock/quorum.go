@@ -64,7 +64,7 @@ type vote struct {
 }
 
 // outcome returns the outcome of the present stage. The number of nodes is odd, so that the nodes
-// outside a quorum are not one.
+// outside a quorum are never a quorum.
 func (v *vote) outcome() outcome {
 	wait := v.asked &^ v.answered
 	// decide returns yes if favor is a quorum, and otherwise if it cannot become one any more.

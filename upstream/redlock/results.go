@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrNoQuorum says that fewer than a quorum of nodes answered.
+	// ErrNoQuorum means that fewer than a quorum of nodes answered.
 	ErrNoQuorum = errors.New("no quorum of redlock nodes")
 	// ErrLate means that a quorum answered too late to count.
 	ErrLate = errors.New("the redlock nodes' answers came too late")
@@ -152,7 +152,7 @@ func (c *call) answerPeek(v *vote, r *upstream.Result, why error) {
 	}
 }
 
-// failed sets the result of an op that failed, or whose outcome is unknown. nothing says that
+// failed sets the result of an op that failed, or whose outcome is unknown. nothing means that
 // certainly nothing was done.
 func (c *call) failed(r *upstream.Result, v *vote, nothing bool, why error) {
 	r.Status, r.Left, r.Err = cache.Unknown, -1, why
@@ -170,8 +170,8 @@ func (c *call) failed(r *upstream.Result, v *vote, nothing bool, why error) {
 	}
 }
 
-// updateLease records what the result of op i means for its lease. It returns the lease to check
-// for pending releases, if any.
+// updateLease applies the result of op i to its lease. It returns the lease to check for pending
+// releases, if any.
 func (c *call) updateLease(i int) *lease {
 	op, v, r := &c.ops[i], &c.votes[i], &c.results[i]
 	s, l := c.s, v.lease
@@ -210,8 +210,8 @@ type healings []struct {
 	used map[string]bool // keys that calls to the node are about
 }
 
-// add has the lease of op i healed at the nodes that do not hold it, unless a call about its key is
-// in flight there.
+// add requests that the lease of op i is healed at the nodes that do not hold it, unless a call
+// about its key is in flight there.
 func (h healings) add(c *call, i int, now int64) {
 	op, v, s := &c.ops[i], &c.votes[i], c.s
 	for _, n := range s.nodes {

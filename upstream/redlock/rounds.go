@@ -9,8 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// send asks the nodes for the stages of the votes. It returns false if there is nothing more to
-// ask.
+// send sends the requests of the present stages to the nodes. It returns false if there are none.
 func (c *call) send() bool {
 	jobs := make([]*job, 0, len(c.s.nodes))
 	for _, n := range c.s.nodes {
@@ -171,7 +170,7 @@ func (c *call) advance(i int, over bool) {
 	}
 }
 
-// endAsking ends the stage asking of an op. A quorum has said what said is.
+// endAsking ends the stage asking of an op. said is the outcome of the vote.
 func (c *call) endAsking(op *upstream.Op, v *vote, said outcome, acquire bool) {
 	v.result = said
 	if acquire && said == no {
@@ -201,8 +200,8 @@ func (v *vote) enter(st stage, asked set) {
 	v.stage, v.asked, v.sent, v.answered = st, asked, 0, 0
 }
 
-// undo releases what some nodes have granted. It asks the nodes where no call about it is in
-// flight; at the others the release stays pending.
+// undo releases the grants of some nodes. It asks the nodes where no call about it is in flight; at
+// the others the release stays pending.
 func (c *call) undo(v *vote, result outcome) {
 	asked := v.yes
 	for _, j := range c.jobs {

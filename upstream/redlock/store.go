@@ -36,14 +36,14 @@ type Store struct {
 
 	mu     sync.Mutex
 	leases map[leaseID]*lease // guarded by mu
-	closed bool               // guarded by mu: nothing new is sent
+	closed bool               // guarded by mu: nothing more is sent
 	idle   chan struct{}      // guarded by mu: made by Close, closed when nothing is in flight
 }
 
 var _ upstream.Store = (*Store)(nil)
 
-// Open connects to the nodes and checks those that can be reached. They must be a quorum. The error
-// says what to change. member opens a node without waiting for it; the store closes it.
+// Open connects to the nodes and checks the nodes that can be reached. They must be a quorum. The
+// error says what to change. member opens a node without waiting for it; the store closes it.
 func Open(
 	ctx context.Context, cfg Config, member func(Member) (upstream.Store, error),
 ) (*Store, error) {
@@ -89,14 +89,14 @@ func OpenLazy(
 // Instance returns the id in the tokens of this store.
 func (s *Store) Instance() string { return s.instance }
 
-// Info describes the store.
+// Info returns the properties of the store.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redlock", Safety: "best-effort",
 		MinTTL: max(time.Second, 2*s.cfg.Timeout),
 		Rebase: true, Timeout: 3 * s.cfg.Timeout}
 }
 
-// Connections is the number of connections to all nodes.
+// Connections returns the number of connections to all nodes.
 func (s *Store) Connections() (n int) {
 	for _, node := range s.nodes {
 		n += upstream.Connections(node.store)
@@ -112,10 +112,10 @@ func (s *Store) Capabilities() upstream.Capabilities {
 	}
 }
 
-// Hints is nil, because there is no queue between hosts.
+// Hints returns nil, because there is no queue between hosts.
 func (s *Store) Hints() <-chan upstream.Hint { return nil }
 
-// Sessions is nil, because leases live by their own TTL.
+// Sessions returns nil, because leases end with their own TTLs.
 func (s *Store) Sessions() <-chan upstream.Session { return nil }
 
 // Ping asks all nodes and returns when a quorum has answered.
@@ -251,7 +251,7 @@ func (s *Store) releaseAtNodeLocked(n *node, now int64) int64 {
 
 // Close waits for the calls in flight and for the pending releases at nodes that are up, at most
 // for the time of one answer. Then it ends the goroutines. Held leases last until their deadlines.
-// Close must not run at the same time as Apply, nor be called twice.
+// Close must not be called twice, or concurrently with Apply.
 func (s *Store) Close() error {
 	quiet := make(chan struct{})
 	s.mu.Lock()

@@ -10,7 +10,7 @@ import (
 // Identity returns the instance id.
 func (s *Store) Identity() string { return s.instance }
 
-// Leave returns what is known of each token at the nodes. Calls in flight count as not answered.
+// Leave returns the state of each token at the nodes. Calls in flight count as not answered.
 func (s *Store) Leave() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
