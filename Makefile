@@ -179,6 +179,7 @@ check: deps
 	$(GO) test -count=1 -run "TestArrowsGoDown|TestTheEngineIsPure" ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/ruff format --check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
+	$(MAKE) prose
 	$(MAKE) check-dependencies
 	$(MAKE) check-packages
 	$(MAKE) check-deploy
