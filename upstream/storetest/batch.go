@@ -19,7 +19,7 @@ var batchTests = []test{
 			taken[i], _ = h.take(key(i), cache.Exclusive)
 		}
 		ops := make([]cache.Op, upstream.MaxBatch)
-		early := uint64(0) // smaller than all: the keys are somebody else's
+		early := uint64(0) // smaller than all tokens; another host holds the keys
 		for i := range ops {
 			ops[i] = cache.Op{Kind: cache.OpTry, Key: key(i), Token: early, TTL: long}
 		}

@@ -19,8 +19,8 @@ func Clock(t *testing.T, newHost NewHost, opts Options, jump func(d time.Duratio
 	}
 }
 
-// clockTests jump by less than a day, which is how long stores keep the last bases, by which fences
-// rise when the clock is set back.
+// clockTests jump by less than a day. Stores keep the last bases for a day, so that fences rise
+// when the clock is set back.
 func clockTests(jump func(time.Duration)) []test {
 	jumps := []time.Duration{time.Hour, -time.Hour, 20 * time.Hour, 0, -2 * time.Hour, 0}
 	return []test{

@@ -28,8 +28,8 @@ type Complete struct {
 	// Names has the fields by which the snapshot refers to things. It has them, but none can be
 	// changed alone.
 	Names map[string]bool
-	// Another returns another value for a field that is an interface, but not an error. nil if
-	// there is none.
+	// Another returns another value for a field that is an interface, but not an error. It is nil if
+	// there is no such field.
 	Another func() any
 }
 
@@ -81,7 +81,7 @@ func (c Complete) Check(t testing.TB) {
 	}
 }
 
-// keys marks the name of a map field as that of the map's keys.
+// keys follows the name of a map field in the name of the map's keys.
 const keys = " (keys)"
 
 func (w *walk) visit(v reflect.Value, name string) {
@@ -110,8 +110,8 @@ func (w *walk) visit(v reflect.Value, name string) {
 	}
 }
 
-// entry visits an entry of a map. Entries cannot be changed in their place, so copies are, which
-// then replace them.
+// entry visits an entry of a map. An entry cannot be changed in place, so entry changes a copy,
+// which then replaces the entry.
 func (w *walk) entry(m, key reflect.Value, name string) {
 	value := reflect.New(m.Type().Elem()).Elem()
 	value.Set(m.MapIndex(key))
@@ -119,7 +119,7 @@ func (w *walk) entry(m, key reflect.Value, name string) {
 	at.Set(key)
 	is := reflect.New(m.Type().Key()).Elem() // the key in the map
 	is.Set(key)
-	var other reflect.Value // which had that key before; of the zero kind for none
+	var other reflect.Value // the entry that had that key before; the zero Value if there was none
 	w.puts = append(w.puts, func() {
 		if is.Interface() != at.Interface() {
 			m.SetMapIndex(is, other)
@@ -273,7 +273,7 @@ func (w *walk) snapshot() (snapshot []byte, wrong string) {
 	return snapshot, wrong
 }
 
-// required calls add for every field of a type and of the types in it. leaf marks those with a
+// required calls add for every field of a type and of the types in it. leaf marks fields with a
 // scalar value. The keys of a map have a name of their own.
 func (w *walk) required(
 	t reflect.Type, seen map[reflect.Type]bool, add func(name string, leaf bool),

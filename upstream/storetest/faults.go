@@ -9,8 +9,8 @@ import (
 
 // Server has the faults that a test can cause at the server behind the stores.
 type Server struct {
-	Pause, Resume func() // in between it answers nothing, and forgets nothing
-	Restart       func() // a crash; the server keeps what it keeps
+	Pause, Resume func() // between them the server answers nothing and keeps all data
+	Restart       func() // a crash; the server may lose data as its kind of store does
 }
 
 // faultTests are about a server that does not answer. They need Options.Server.
@@ -80,7 +80,7 @@ var faultTests = []test{
 
 const (
 	outlived = 2 * time.Second        // a TTL that a test can wait out
-	patience = 300 * time.Millisecond // of an op that is not to be answered
+	patience = 300 * time.Millisecond // of an op that gets no answer
 )
 
 // whilePaused calls do while the server answers nothing.

@@ -10,7 +10,7 @@ import (
 // hostTests are about several hosts that do not queue.
 var hostTests = []test{
 	{"a late request does not shorten a lease", func(w *world) {
-		// Short is far over when it is looked at: by then only the longer one stands.
+		// The lease for short has ended long before the check, when only the longer lease is left.
 		h := w.host()
 		var keys []string
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {

@@ -23,8 +23,8 @@ var leaseTests = []test{
 		w.want(h.joinShared("l", h.token()), cache.Granted)
 	}},
 	{"another token finds the key busy", func(w *world) {
-		// A smaller number: a larger one of the same daemon stands for what has
-		// taken the place of this lease.
+		// A request with a smaller number is late, because a larger number of the same daemon has
+		// replaced its lease.
 		h := w.host()
 		early := h.token()
 		h.take("k", cache.Exclusive)

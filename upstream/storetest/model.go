@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// modelTests hold the store against a model of who holds what.
+// modelTests compare the store with a model of its leases.
 var modelTests = []test{
 	{"whatever comes late, twice or out of order, nobody is let in beside another", func(w *world) {
 		for seed := range uint64(Rounds(1, 8)) {
@@ -18,10 +18,11 @@ var modelTests = []test{
 // leases is the model of one key: its leases, by host and token.
 type leases struct {
 	held map[lease]cache.Mode
-	// pending releases that a later token of their host may have ended
+	// maybe has pending releases that a later token of their host may have ended.
 	maybe map[lease]cache.Mode
-	base  map[lease]uint64 // of what is held
-	// on session stores, the queued tokens: the key is theirs as soon as it is free
+	base  map[lease]uint64 // of the held leases
+	// successors has the queued tokens on stores with a session. They get the key as soon as it is
+	// free.
 	successors map[lease]bool
 	writer     uint64 // the highest base of an exclusive grant
 	all        uint64 // the highest base
@@ -32,8 +33,8 @@ type lease struct {
 	token uint64
 }
 
-// model runs random ops of a few hosts on a few keys, among them repetitions of
-// old ones with tokens that are long over, and compares every answer.
+// model runs random ops of a few hosts on a few keys, and compares every answer. Some ops repeat
+// old ones, whose tokens ended long ago.
 func model(w *world, seed uint64) {
 	hs := w.upTo(4)
 	n := len(hs)
@@ -61,7 +62,7 @@ func model(w *world, seed uint64) {
 			}
 			op := someOp(rnd, hs[i], &keys[k], i)
 			op.Key = key(k) + string(rune('a'+seed))
-			if len(old[i]) > 0 && rnd.IntN(4) == 0 { // an old one comes late, or again
+			if len(old[i]) > 0 && rnd.IntN(4) == 0 { // an old op arrives late, or again
 				if p := old[i][rnd.IntN(len(old[i]))]; p.key == k {
 					op = p.op
 				}
@@ -78,7 +79,7 @@ func model(w *world, seed uint64) {
 	}
 }
 
-// someOp is a new op of host i: mostly about what it holds, if it does.
+// someOp returns a new op of host i, usually about a lease that it holds.
 func someOp(rnd *rand.Rand, h *host, g *leases, i int) cache.Op {
 	op := cache.Op{Mode: cache.Mode(rnd.IntN(2)), TTL: long, Floor: g.all}
 	for at, mode := range g.held {
@@ -155,8 +156,8 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	}
 }
 
-// recordReplaced records that me's host continues with a later token: the store may end the leases
-// of its earlier ones.
+// recordReplaced records that me's host continues with a later token, so that the store may end the
+// leases of its earlier tokens.
 func (g *leases) recordReplaced(me lease) {
 	for other, mode := range g.held {
 		if other.host == me.host && other.token < me.token {
@@ -172,7 +173,7 @@ func (g *leases) granted(h *host, me lease, op *cache.Op, r cache.Result, bad fu
 			bad()
 		}
 	}
-	for other, mode := range g.maybe { // it has gone, if it kept this out
+	for other, mode := range g.maybe { // the lease has ended if it would have kept this one out
 		if mode == cache.Exclusive || op.Mode == cache.Exclusive {
 			delete(g.maybe, other)
 		}

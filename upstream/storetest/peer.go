@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The functions below are for the drivers' own tests, too.
+// The drivers' own tests use the functions below, too.
 
 // Apply carries out a batch within the time that the store sets itself.
 func Apply(s upstream.Store, ops ...upstream.Op) ([]upstream.Result, error) {
@@ -20,8 +20,8 @@ func Apply(s upstream.Store, ops ...upstream.Op) ([]upstream.Result, error) {
 	return results, err
 }
 
-// Want fails t unless r has the status st, and what belongs to it: a grant has a base, and a
-// result has an error if it is Refused or Unknown, and only then.
+// Want fails t unless r has the status st and the fields that belong to it. A grant has a base. A
+// result has an error if and only if it is Refused or Unknown.
 func Want(t testing.TB, r upstream.Result, st cache.Status) {
 	t.Helper()
 	if r.Status != st {
@@ -35,8 +35,8 @@ func Want(t testing.TB, r upstream.Result, st cache.Status) {
 	}
 }
 
-// Opened opens a store whose server is well. It tries again if that fails: the timeout of some
-// tests is shorter than a busy machine stalls.
+// Opened opens a store whose server works. It tries again after an error, because a busy machine
+// may stall for longer than the timeout of some tests.
 func Opened[S any](t testing.TB, open func() (S, error)) S {
 	t.Helper()
 	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
@@ -50,9 +50,8 @@ func Opened[S any](t testing.TB, open func() (S, error)) S {
 	}
 }
 
-// Eventually polls until ok returns true. It fails t if that takes longer than bound, which only
-// a fault does. The longer it has polled, the longer it pauses, which leaves the processors to
-// others.
+// Eventually polls until ok returns true. It fails t if that takes longer than bound, which only a
+// fault does. Its pauses grow, so that it leaves the processors to other tests.
 func Eventually(t testing.TB, bound time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for begin := time.Now(); !ok(); {

@@ -28,7 +28,7 @@ func (h *host) joinPermit(s sem, token uint64) cache.Result {
 	return h.permit(cache.OpJoin, s, token, long)
 }
 
-// endPermit releases, or withdraws.
+// endPermit releases or withdraws a token.
 func (h *host) endPermit(kind cache.OpKind, s sem, token uint64) cache.Result {
 	h.Helper()
 	return h.permit(kind, s, token, 0)
@@ -57,7 +57,7 @@ func (h *host) hintedPermit(kind cache.HintKind, s sem, token uint64) {
 	h.hearsPermit(func() {}, kind, s, token)
 }
 
-// hearsPermit does what is a cause of hints, and waits for one as hintedPermit does.
+// hearsPermit calls cause, which must cause a hint, and waits for the hint like hintedPermit.
 func (h *host) hearsPermit(cause func(), kind cache.HintKind, s sem, token uint64) {
 	h.Helper()
 	for cause(); ; {
@@ -69,8 +69,8 @@ func (h *host) hearsPermit(cause func(), kind cache.HintKind, s sem, token uint6
 	}
 }
 
-// permitTests are about one host; those of permitHostTests take several, and those of
-// permitQueueTests a queue between them.
+// permitTests are about one host. permitHostTests need several hosts, and permitQueueTests need a
+// queue between them.
 var permitTests = []test{
 	{"a semaphore has as many permits as it says", func(w *world) {
 		h := w.host()
@@ -159,14 +159,14 @@ var permitTests = []test{
 		if len(got) != 3 || len(bases) != 3 {
 			w.Fatalf("%d granted, with %d bases", len(got), len(bases))
 		}
-		// One ends, another is renewed and one more wants in, at once.
+		// One batch releases a permit, renews another and requests a third.
 		rs := h.apply(cache.Op{Kind: cache.OpRelease, Mode: cache.Permit, Key: s.key, Token: got[0]},
 			cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Key: s.key, Token: got[1], TTL: long},
 			cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key,
 				Token: h.token(), TTL: long})
 		w.want(rs[0], cache.Done)
 		w.want(rs[1], cache.Done)
-		// the order within a batch is nobody's promise
+		// The order within a batch is not promised.
 		if st := rs[2].Status; st != cache.Granted && st != cache.Busy {
 			w.Errorf("it is %v", st)
 		}

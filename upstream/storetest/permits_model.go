@@ -27,7 +27,7 @@ func permitModel(w *world, seed uint64) {
 			cache.OpWithdraw, cache.OpPeek}[rnd.IntN(8)]
 		switch {
 		case op.Kind == cache.OpPeek:
-		case len(old) > 0 && rnd.IntN(3) > 0: // about a token of before, the newest mostly
+		case len(old) > 0 && rnd.IntN(3) > 0: // about an earlier token, usually the newest
 			back := min(rnd.IntN(6), len(old)-1)
 			if rnd.IntN(8) == 0 {
 				back = rnd.IntN(len(old))
@@ -128,7 +128,7 @@ func permitRace(w *world, kind cache.OpKind) {
 				}
 				for j, r := range h.apply(ops...) {
 					switch op := ops[j]; {
-					// on a busy machine, where a server bounds how long rows are waited for
+					// A server may limit the wait for rows, which a busy machine can reach.
 					case r.Status == cache.Refused && refused < turns:
 						refused++
 					case op.Kind == cache.OpRelease:

@@ -26,7 +26,7 @@ var permitQueueTests = []test{
 			}
 			w.want(q[i].h.joinPermit(s, q[i].token), cache.Granted)
 		}
-		// Both at once: both of those that are next may have one, whoever asks first.
+		// Both permits end at once, so both next tokens may have one, in any order.
 		w.want(q[0].h.endPermit(cache.OpRelease, s, q[0].token), cache.Done)
 		w.want(q[1].h.endPermit(cache.OpRelease, s, q[1].token), cache.Done)
 		w.want(q[3].h.joinPermit(s, q[3].token), cache.Granted)

@@ -15,7 +15,7 @@ var queueTests = []test{
 			w.want(h.join("k", ts[h]), cache.Queued)
 		}
 		for i, h := range hs[:3] {
-			// the last one asks first, and repeating changes nothing
+			// The last token asks first, and repetitions change nothing.
 			for j := len(hs) - 1; j > i; j-- {
 				w.want(hs[j].join("k", ts[hs[j]]), cache.Queued)
 			}
@@ -124,7 +124,7 @@ var queueTests = []test{
 		w.want(hs[1].join("k", q1), cache.Queued)
 		w.want(hs[2].join("k", q2), cache.Queued)
 		w.want(hs[0].release("k", t), cache.Done)
-		w.want(hs[1].withdraw("k", q1), cache.Done) // woken, but it does not want it any more
+		w.want(hs[1].withdraw("k", q1), cache.Done) // it was woken, but it gives up
 		hs[2].hinted("k", cache.HintAvailable)
 		w.want(hs[2].join("k", q2), cache.Granted)
 	}},
@@ -242,7 +242,7 @@ var queueTests = []test{
 			w.want(hs[1].join(k, q1), cache.Granted)
 			w.want(hs[1].downgrade(k, q1), cache.Done)
 			w.want(hs[1].release(k, q1), cache.Done)
-			if !hs[3].ttls() { // else its place ends by itself
+			if !hs[3].ttls() { // otherwise the place ends by itself
 				w.want(hs[3].withdraw(k, q3), cache.Done)
 			}
 		}

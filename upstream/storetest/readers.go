@@ -115,7 +115,7 @@ var readerTests = []test{
 			ts = append(ts, t)
 		}
 		w.want(hs[0].release("k", wr), cache.Done)
-		for i := range ts { // whoever comes first
+		for i := range ts { // in any order
 			h := hs[len(ts)-i]
 			w.want(h.joinShared("k", ts[len(ts)-1-i]), cache.Granted)
 		}

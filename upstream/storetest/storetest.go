@@ -44,12 +44,12 @@ type Options struct {
 	Residue func(t testing.TB, prefix string) []string
 }
 
-// NewHost makes a store for one more host. Stores with the same prefix share
-// their locks. The suite closes it.
+// NewHost makes a store for one more host. Stores with the same prefix share their locks. The suite
+// closes the store.
 type NewHost func(t testing.TB, prefix string) upstream.Store
 
-// Run runs the suite. Its tests run at the same time, each with a prefix of its own, except those
-// which make faults at the server. They begin after the test that calls Run has returned.
+// Run runs the suite. Its tests run at the same time, each with its own prefix, except the tests
+// that cause faults at the server. They begin after the test that calls Run has returned.
 func Run(t *testing.T, newHost NewHost, opts Options) {
 	e := &env{newHost: newHost, opts: opts}
 	if opts.Server != nil {
@@ -119,8 +119,8 @@ func (e *env) world(t *testing.T) *world {
 }
 
 const (
-	long  = time.Minute            // a TTL that ends in no test
-	short = 200 * time.Millisecond // one that does
+	long  = time.Minute            // a TTL that does not end in any test
+	short = 200 * time.Millisecond // a TTL that ends in a test
 	bound = time.Minute            // for events that occur soon; only reached if they never do
 )
 
@@ -218,7 +218,7 @@ func (h *host) join(key string, token uint64) cache.Result {
 	return h.do(cache.OpJoin, cache.Exclusive, key, token, long)
 }
 
-// joinBriefly joins for a moment, as tries do where leases linger.
+// joinBriefly makes a short-lived join, as a try does where leases linger.
 func (h *host) joinBriefly(key string, token uint64) cache.Result {
 	h.Helper()
 	return h.apply(cache.Op{Kind: cache.OpJoin, ShortLived: true, Key: key,
@@ -272,7 +272,7 @@ func (h *host) takeShort(key string, mode cache.Mode) (token, base uint64) {
 
 // takeFor is take with this TTL. A store may refuse a lease that has nearly ended when the answer
 // comes, which a busy machine can cause. After such an answer, takeFor tries again with other
-// tokens, because what is left of the earlier one may keep the key busy for a while.
+// tokens, because the remains of the earlier lease may keep the key busy for a while.
 func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, base uint64) {
 	h.Helper()
 	late := false
@@ -288,7 +288,7 @@ func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, b
 	}
 }
 
-// want fails the test unless r ended as st.
+// want fails the test unless r has the status st.
 func (w *world) want(r cache.Result, st cache.Status) {
 	w.Helper()
 	Want(w.T, r, st)

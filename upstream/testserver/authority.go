@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// Authority issues certificates for an hour, as files in one directory. Its own is
-// ca.crt.
+// Authority issues certificates that are valid for an hour, as files in one directory. Its own
+// certificate is ca.crt.
 type Authority struct {
 	t    testing.TB
 	dir  string
@@ -36,7 +36,7 @@ func NewAuthority(t testing.TB, dir string) *Authority {
 	return a
 }
 
-// File is the path of a file of that name.
+// File returns the path of a file in the directory.
 func (a *Authority) File(name string) string { return filepath.Join(a.dir, name) }
 
 // Issue writes name.crt and name.key, for a client and for a server at 127.0.0.1.

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// clockFile is where libfaketime reads how far a server's wall clock is off.
+// clockFile returns the file from which libfaketime reads the offset of a server's wall clock.
 func (p *process) clockFile() string { return filepath.Join(p.dir, "clock") }
 
-// setClock sets the server's wall clock forward or back by d of the true time.
+// setClock sets the server's wall clock to the true time plus d.
 func (p *process) setClock(d time.Duration) {
 	p.t.Helper()
 	next := p.clockFile() + ".new"
@@ -23,8 +23,8 @@ func (p *process) setClock(d time.Duration) {
 	}
 }
 
-// fakeClockEnv is the environment of a server whose wall clock can be set; its other
-// clocks go on. behind is loaded behind libfaketime.
+// fakeClockEnv returns the environment of a server whose wall clock can be set. Its other clocks
+// are not affected. behind names a library to load after libfaketime.
 func (p *process) fakeClockEnv(behind string) []string {
 	p.t.Helper()
 	var lib string

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Connections is how many TCP connections this process has to addr, which is on
-// 127.0.0.1, by what the kernel says.
+// Connections returns the number of TCP connections that this process has to addr, which is on
+// 127.0.0.1, according to the kernel.
 func Connections(t testing.TB, addr string) (n int) {
 	t.Helper()
 	const established = "01"

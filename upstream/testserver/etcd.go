@@ -23,23 +23,22 @@ import (
 	"go.uber.org/zap"
 )
 
-// Etcd is one private etcd server, alone or a member of a cluster. A clock of its
-// machine that jumps means nothing to it: leases count on the monotonic clock.
+// Etcd is one private etcd server, alone or a member of a cluster. A jump of the wall clock does
+// not affect it, because its leases use the monotonic clock.
 type Etcd struct {
 	*process
 	name                  string
 	client, peer, metrics int // ports
 	args                  []string
-	cluster               []*Etcd // all members, this one too
+	cluster               []*Etcd // all members, including this one
 	tls                   *tls.Config
 	user, password        string
 	admin                 *clientv3.Client
 }
 
-// StartEtcd starts etcd with args appended to those that keep it private, and
-// returns when it is healthy. With --cert-file among args it speaks TLS, and Admin
-// needs AdminTLS. The first start on a machine builds the server, which takes
-// minutes.
+// StartEtcd starts etcd with args in addition to the arguments that keep it private, and returns
+// when it is healthy. With --cert-file among args it speaks TLS, and Admin needs AdminTLS. The
+// first start on a machine builds the server, which takes minutes.
 func StartEtcd(t testing.TB, args ...string) *Etcd {
 	t.Helper()
 	return StartEtcdCluster(t, 1, args...)[0]
@@ -84,7 +83,7 @@ func (s *Etcd) run(bin string) {
 	for i, m := range s.cluster {
 		peers[i] = fmt.Sprintf("%s=http://127.0.0.1:%d", m.name, m.peer)
 	}
-	// One member loses no election however slow it is; several on a busy machine do.
+	// A single member loses no election, however slow it is. Several members on a busy machine do.
 	heartbeat, election := "20", "200"
 	if len(s.cluster) > 1 {
 		heartbeat, election = "100", "600"
@@ -101,7 +100,7 @@ func (s *Etcd) run(bin string) {
 	}, s.args...)...))
 }
 
-// healthy says whether this member can write, by its own word.
+// healthy reports whether this member states that it can write.
 func (s *Etcd) healthy() bool {
 	c := http.Client{Timeout: time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
 	r, err := c.Get(fmt.Sprintf("http://127.0.0.1:%d/health", s.metrics))
@@ -112,8 +111,8 @@ func (s *Etcd) healthy() bool {
 	return r.StatusCode == http.StatusOK
 }
 
-// Start starts the server again after Kill or Stop, on the same ports and with its
-// data. It waits until the member is healthy when a majority of its cluster runs.
+// Start starts the server again after Kill or Stop, on the same ports and with its data. If a
+// majority of its cluster runs, Start waits until the member is healthy.
 func (s *Etcd) Start() {
 	s.t.Helper()
 	s.run(etcdBinary(s.t))
@@ -135,7 +134,7 @@ func (s *Etcd) Restart() {
 	s.Start()
 }
 
-// Wipe takes the data of a server that has ended: it starts as a new, empty one.
+// Wipe deletes the data of a server that has ended. It then starts as a new, empty server.
 func (s *Etcd) Wipe() {
 	s.t.Helper()
 	if err := os.RemoveAll(filepath.Join(s.dir, "data")); err != nil {
@@ -143,10 +142,10 @@ func (s *Etcd) Wipe() {
 	}
 }
 
-// Port is the TCP port on 127.0.0.1 for clients.
+// Port returns the TCP port on 127.0.0.1 for clients.
 func (s *Etcd) Port() int { return s.client }
 
-// Addr is the address for clients.
+// Addr returns the address for clients.
 func (s *Etcd) Addr() string { return fmt.Sprintf("127.0.0.1:%d", s.client) }
 
 func (s *Etcd) url() string {
@@ -156,22 +155,21 @@ func (s *Etcd) url() string {
 	return "http://" + s.Addr()
 }
 
-// Ctl is an etcdctl for this server that has not been started.
+// Ctl returns an etcdctl command for this server, which has not been started.
 func (s *Etcd) Ctl(args ...string) *exec.Cmd {
 	return exec.Command(etcdBinary(s.t), append([]string{"ctl", "--endpoints", s.Addr()}, args...)...)
 }
 
-// AdminTLS is what Admin needs where the server speaks TLS.
+// AdminTLS sets the TLS configuration of Admin, for a server that speaks TLS.
 func (s *Etcd) AdminTLS(c *tls.Config) { s.tls = c }
 
-// AdminUser is who Admin is once the server asks for users.
+// AdminUser sets the user of Admin, for a server that requires a login.
 func (s *Etcd) AdminUser(user, password string) {
 	s.closeAdmin()
 	s.user, s.password = user, password
 }
 
-// Admin is a client for the test's own use, of this member alone; it is closed
-// with the server.
+// Admin returns a client of this member for the test's own use. It is closed with the server.
 func (s *Etcd) Admin() *clientv3.Client {
 	s.t.Helper()
 	if s.admin == nil {
@@ -193,7 +191,7 @@ func (s *Etcd) closeAdmin() {
 	}
 }
 
-// IsLeader says whether this member leads its cluster.
+// IsLeader reports whether this member leads its cluster.
 func (s *Etcd) IsLeader() bool {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startBound)
@@ -205,7 +203,7 @@ func (s *Etcd) IsLeader() bool {
 	return r.Leader == r.Header.MemberId
 }
 
-// etcdBinary is EtcdProgram for a test, which fails if the build does.
+// etcdBinary is EtcdProgram for a test. It fails the test if the build fails.
 func etcdBinary(t testing.TB) string {
 	t.Helper()
 	bin, err := EtcdProgram()
@@ -215,8 +213,8 @@ func etcdBinary(t testing.TB) string {
 	return bin
 }
 
-// EtcdProgram returns the path of the etcd server. It builds the server once a machine for each
-// version of the module beside this file.
+// EtcdProgram returns the path of the etcd server. It builds the server once on each machine for
+// each version of the module beside this file.
 var EtcdProgram = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	src := filepath.Join(filepath.Dir(file), "etcdserver")
@@ -266,8 +264,7 @@ func onceAMachine(name string, build func(path string) error) (string, error) {
 	return file, os.Rename(file+".new", file)
 }
 
-// lockFile keeps the packages' tests, which run at the same time, from building
-// at the same time.
+// lockFile prevents tests of several packages from building at the same time.
 func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {

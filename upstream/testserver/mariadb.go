@@ -17,9 +17,8 @@ import (
 	gomysql "github.com/go-sql-driver/mysql"
 )
 
-// MariaDB is one private MariaDB server with an empty database, locks. Its user
-// root may do everything, without a password, from this machine. Data survive
-// Kill and Start.
+// MariaDB is one private MariaDB server with an empty database, locks. Its user root has all
+// rights, without a password, from this machine. The data survives Kill and Start.
 type MariaDB struct {
 	*process
 	port  int
@@ -27,9 +26,8 @@ type MariaDB struct {
 	admin *sql.DB
 }
 
-// StartMariaDB starts mariadbd from PATH with args appended to those that keep it
-// private and small, and returns when it answers. The test fails when there is
-// none.
+// StartMariaDB starts mariadbd from PATH with args in addition to the arguments that keep it
+// private and small, and returns when it answers. The test fails if the program is missing.
 func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 	t.Helper()
 	s := &MariaDB{process: newProcess(t, "mariadb"), args: args}
@@ -74,12 +72,14 @@ func (s *MariaDB) answers() bool {
 	return s.Admin().PingContext(ctx) == nil
 }
 
-// mariadbArgs are what the server has and what makes its files.
+// mariadbArgs returns the arguments that the server and the program that makes its files have in
+// common.
 func mariadbArgs(data string) []string {
 	if IsMySQL() {
 		return mysqldArgs(data)
 	}
-	// A server removes temporary tables from its tmpdir when it starts, whosever they are.
+	// When a server starts, it removes all temporary tables from its tmpdir, even those of other
+	// servers.
 	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data),
 		"--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
 		"--innodb-data-file-path=ibdata1:4M:autoextend",
@@ -98,27 +98,27 @@ func (s *MariaDB) closeAdmin() {
 	}
 }
 
-// Restart is Kill and Start: what was committed is there again.
+// Restart is Kill and Start. Committed data survives.
 func (s *MariaDB) Restart() {
 	s.t.Helper()
 	s.Kill()
 	s.Start()
 }
 
-// Port is the TCP port on 127.0.0.1.
+// Port returns the TCP port on 127.0.0.1.
 func (s *MariaDB) Port() int { return s.port }
 
-// Addr is the TCP address.
+// Addr returns the TCP address.
 func (s *MariaDB) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Socket is the path of the Unix socket.
+// Socket returns the path of the Unix socket.
 func (s *MariaDB) Socket() string { return filepath.Join(s.dir, "s") }
 
-// URL is the mysql:// URL of the database locks, as root.
+// URL returns the mysql:// URL of the database locks, with the user root.
 func (s *MariaDB) URL() string { return "mysql://root@" + s.Addr() + "/locks" }
 
-// Admin is for the test's own use, as root on the Unix socket; it is closed with
-// the server.
+// Admin returns a database handle for the test's own use, as root on the Unix socket. It is closed
+// with the server.
 func (s *MariaDB) Admin() *sql.DB {
 	if s.admin == nil {
 		cfg := gomysql.NewConfig()
@@ -134,8 +134,7 @@ func (s *MariaDB) Admin() *sql.DB {
 	return s.admin
 }
 
-// Exec carries out statements on the Admin connection and fails the test when
-// one fails.
+// Exec carries out statements on the Admin connection and fails the test if one fails.
 func (s *MariaDB) Exec(query string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startBound)
@@ -145,8 +144,7 @@ func (s *MariaDB) Exec(query string) {
 	}
 }
 
-// Value is the one value that a query on the Admin connection gives, as text, or
-// "" when there is no row.
+// Value returns the single value of a query on the Admin connection as text, or "" without a row.
 func (s *MariaDB) Value(query string) string {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startBound)
@@ -158,15 +156,14 @@ func (s *MariaDB) Value(query string) string {
 	return v.String
 }
 
-// ReadOnly makes the server read-only as a replica is, or writable again. It holds
-// for users without SUPER and READ ONLY ADMIN, so not for root.
+// ReadOnly makes the server read-only, like a replica, or writable again. This affects users
+// without SUPER and READ ONLY ADMIN, so not root.
 func (s *MariaDB) ReadOnly(on bool) {
 	s.t.Helper()
 	s.Exec(fmt.Sprintf("SET GLOBAL read_only = %t", on))
 }
 
-// JumpClock sets the clock of the server's machine, as the server sees it, forward
-// or back by d of the true time. The server has to be started with
+// JumpClock sets the server's wall clock to the true time plus d. The server has to be started with
 // StartMariaDBWithClock.
 func (s *MariaDB) JumpClock(d time.Duration) {
 	s.t.Helper()
@@ -176,8 +173,7 @@ func (s *MariaDB) JumpClock(d time.Duration) {
 	s.setClock(d)
 }
 
-// StartMariaDBWithClock is StartMariaDB with a clock that the test can set, by
-// libfaketime.
+// StartMariaDBWithClock is StartMariaDB with a clock that JumpClock can set, by libfaketime.
 func StartMariaDBWithClock(t testing.TB, args ...string) *MariaDB {
 	t.Helper()
 	if IsMySQL() {
@@ -186,8 +182,7 @@ func StartMariaDBWithClock(t testing.TB, args ...string) *MariaDB {
 	return StartMariaDB(t, append([]string{fakeClock}, args...)...)
 }
 
-// fakeClock is an argument that means nothing to the server and marks it as one
-// with a clock of its own.
+// fakeClock is an argument that the server ignores. It marks a server with its own clock.
 const fakeClock = "--loose-locksidecar-fake-clock"
 
 func (s *MariaDB) faked() bool { return len(s.args) > 0 && s.args[0] == fakeClock }
@@ -199,7 +194,7 @@ func (s *MariaDB) clockEnv() []string {
 	return s.fakeClockEnv("")
 }
 
-// image is a data directory without its zeros.
+// image is a copy of a data directory without blocks of zeros.
 type image map[string]*imageFile
 
 type imageFile struct {
@@ -210,8 +205,8 @@ type imageFile struct {
 
 const imageBlock = 16 << 10
 
-// mariadbImage makes the files of a fresh server once a process: that takes a
-// second or more, and a copy much less.
+// mariadbImage makes the files of a fresh server once in each process. That takes a second or more,
+// and a copy much less.
 var mariadbImage = sync.OnceValues(func() (image, error) {
 	dir, err := os.MkdirTemp("", "mariadb-image")
 	if err != nil {

@@ -15,7 +15,7 @@ const mysqldEnv = "LOCKSIDECAR_TEST_MYSQLD"
 // IsMySQL reports whether StartMariaDB starts MySQL instead of MariaDB.
 func IsMySQL() bool { return os.Getenv(mysqldEnv) != "" }
 
-// mysqldArgs returns the arguments of mysqld, also for the creation of its files.
+// mysqldArgs returns the arguments of mysqld, which are also used for the creation of its files.
 func mysqldArgs(data string) []string {
 	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-redo-log-capacity=16M",
 		"--innodb-buffer-pool-size=24M",

@@ -20,17 +20,17 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Postgres is one private PostgreSQL server with an empty database, locks. Its user postgres may do
-// everything, without a password, from this machine. Data survive Kill and Start. If the test runs
-// as root, the server runs as the user postgres or nobody, because it refuses to run as root.
+// Postgres is one private PostgreSQL server with an empty database, locks. Its user postgres has
+// all rights, without a password, from this machine. The data survives Kill and Start. If the test
+// runs as root, the server runs as the user postgres or nobody, because it refuses to run as root.
 type Postgres struct {
 	*process
 	port    int
 	args    []string
 	faked   bool
-	orderly bool  // Stop ends the server, not Kill
+	orderly bool  // Stop ends the server, as opposed to Kill
 	killed  []int // the processes that the last Kill has ended, besides the server's first one
-	made    bool  // the database locks is there
+	made    bool  // the database locks exists
 	admin   *pgconn.PgConn
 }
 
@@ -66,7 +66,7 @@ func startPostgres(t testing.TB, faked bool, settings []string) *Postgres {
 	s.Start()
 	s.Exec("CREATE DATABASE locks")
 	s.made = true
-	s.closeAdmin() // the next one is to the database locks
+	s.closeAdmin() // the next connection is to the database locks
 	return s
 }
 
@@ -114,7 +114,8 @@ func (s *Postgres) connect(ctx context.Context, database string) (*pgconn.PgConn
 		s.dir, s.port, database))
 }
 
-// beforeEnd ends the server's other processes if the server is to be killed: it would outlive them.
+// beforeEnd ends the server's other processes if the server is to be killed, because they would
+// outlive it.
 func (s *Postgres) beforeEnd() {
 	s.closeAdmin()
 	if s.cmd == nil || s.orderly {
@@ -145,7 +146,7 @@ func (s *Postgres) Kill() {
 	}
 }
 
-// state is the letter of a process's state, Z if it has ended.
+// state returns the letter of a process's state, or Z if it has ended.
 func state(pid int) byte {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, rest, ok := strings.Cut(string(b), ") ")
@@ -184,17 +185,18 @@ func (s *Postgres) UseUpTransactionIDs() {
 	s.Own(file)
 }
 
-// Log is what the server has logged.
+// Log returns the server's log.
 func (s *Postgres) Log() string { return s.log() }
 
-// Restart is Kill and Start: the server recovers what was committed.
+// Restart is Kill and Start. The server recovers committed data.
 func (s *Postgres) Restart() {
 	s.t.Helper()
 	s.Kill()
 	s.Start()
 }
 
-// children returns the server's other processes: one for each connection, and its own.
+// children returns the server's child processes. There is one for each connection, and some of its
+// own.
 func (s *Postgres) children() (pids []int) {
 	list, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", s.PID(), s.PID()))
 	for f := range bytes.FieldsSeq(list) {
@@ -234,10 +236,10 @@ func (s *Postgres) Resume() {
 	s.process.Resume()
 }
 
-// Addr is the TCP address.
+// Addr returns the TCP address.
 func (s *Postgres) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// URL is the postgres:// URL of the database locks, as the user postgres.
+// URL returns the postgres:// URL of the database locks, with the user postgres.
 func (s *Postgres) URL() string { return "postgres://postgres@" + s.Addr() + "/locks" }
 
 // Own gives a file or directory to the server's user.
@@ -257,13 +259,13 @@ func (s *Postgres) closeAdmin() {
 	}
 }
 
-// Exec carries out statements as the user postgres and fails the test when one fails.
+// Exec carries out statements as the user postgres and fails the test if one fails.
 func (s *Postgres) Exec(query string) {
 	s.t.Helper()
 	s.Query(query)
 }
 
-// Query is Exec that returns the rows of all statements, as text.
+// Query is like Exec and returns the rows of all statements as text.
 func (s *Postgres) Query(query string) (rows [][]string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startBound)
@@ -291,7 +293,7 @@ func (s *Postgres) Query(query string) (rows [][]string) {
 	return rows
 }
 
-// Value is the first value of a query, as text, or "" without a row.
+// Value returns the first value of a query as text, or "" without a row.
 func (s *Postgres) Value(query string) string {
 	s.t.Helper()
 	if rows := s.Query(query); len(rows) > 0 {
@@ -300,8 +302,8 @@ func (s *Postgres) Value(query string) string {
 	return ""
 }
 
-// JumpClock sets the server's clock forward or back by d of the true time. The server has to be
-// started with StartPostgresWithClock.
+// JumpClock sets the server's wall clock to the true time plus d. The server has to be started with
+// StartPostgresWithClock.
 func (s *Postgres) JumpClock(d time.Duration) {
 	s.t.Helper()
 	if !s.faked {
@@ -311,7 +313,7 @@ func (s *Postgres) JumpClock(d time.Duration) {
 	s.Own(s.clockFile())
 }
 
-// postgresImage makes the files of a fresh server once a process.
+// postgresImage makes the files of a fresh server once in each process.
 var postgresImage = sync.OnceValues(func() (image, error) {
 	bin, err := postgresProgram("initdb")
 	if err != nil {
@@ -349,7 +351,8 @@ func postgresProgram(name string) (string, error) {
 	return bin, nil
 }
 
-// postgresUser is the user that the server runs as: our own unless that is root.
+// postgresUser returns the user as which the server runs, or nil for our own user, unless that is
+// root.
 func postgresUser() *syscall.Credential {
 	if os.Getuid() != 0 {
 		return nil

@@ -12,21 +12,20 @@ import (
 	"time"
 )
 
-// startBound is how long a server may take to answer or to end. It is only
-// reached when something is broken.
+// startBound is how long a server may take to answer or to end. Only a fault reaches it.
 const startBound = 60 * time.Second
 
-// process is one server's process in a directory of its own, which goes with the
-// test. What it prints goes to the file log there.
+// process is one server's process. It has its own directory, which is removed with the test. The
+// file log there has its output.
 type process struct {
 	t       testing.TB
 	dir     string
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the process has been reaped
-	closing func()        // called before the server is ended; nil for nothing to do
+	closing func()        // called before the server is ended; may be nil
 }
 
-// newProcess makes the directory; its path is short, for Unix sockets.
+// newProcess makes the directory. Its path is short, because the paths of Unix sockets are limited.
 func newProcess(t testing.TB, name string) *process {
 	t.Helper()
 	dir, err := os.MkdirTemp("", name)
@@ -43,7 +42,7 @@ func newProcess(t testing.TB, name string) *process {
 	return p
 }
 
-// find looks for a program that a test needs; pkg is Debian's package.
+// find returns the path of a program that a test needs. pkg is Debian's package.
 func find(t testing.TB, program, pkg string) string {
 	t.Helper()
 	bin, err := exec.LookPath(program)
@@ -54,7 +53,7 @@ func find(t testing.TB, program, pkg string) string {
 	return bin
 }
 
-// launch starts cmd; it dies with the test's process.
+// launch starts cmd, which dies with the test's process.
 func (p *process) launch(cmd *exec.Cmd) {
 	p.t.Helper()
 	if p.cmd != nil {
@@ -84,8 +83,8 @@ func (p *process) launch(cmd *exec.Cmd) {
 	}(p.exited)
 }
 
-// start launches a server of one port, which it keeps from then on; the first time
-// it looks for one that is free.
+// start launches a server with one port. The first start chooses a free port, which the server
+// keeps.
 func (p *process) start(name string, port *int, command func() *exec.Cmd, answers func() bool) {
 	p.t.Helper()
 	for range 5 {
@@ -106,14 +105,14 @@ func (p *process) start(name string, port *int, command func() *exec.Cmd, answer
 	p.t.Fatalf("%s does not start:\n%s", name, p.log())
 }
 
-// log is what the server has printed.
+// log returns the server's output.
 func (p *process) log() string {
 	b, _ := os.ReadFile(filepath.Join(p.dir, "log"))
 	return string(b)
 }
 
-// until polls ready until it says yes; no when the process ends before, or too
-// much time passes.
+// until polls ready until it returns true. It returns false if the process ends before, or if
+// startBound passes.
 func (p *process) until(ready func() bool) bool {
 	for end := time.Now().Add(startBound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		select {
@@ -131,7 +130,7 @@ func (p *process) until(ready func() bool) bool {
 // Kill ends the server at once, as a crash does, and waits for its end.
 func (p *process) Kill() { p.end(syscall.SIGKILL) }
 
-// Stop ends the server in the orderly way and waits for its end.
+// Stop ends the server cleanly and waits for its end.
 func (p *process) Stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(sig syscall.Signal) {
@@ -152,8 +151,8 @@ func (p *process) end(sig syscall.Signal) {
 	p.cmd = nil
 }
 
-// Pause stops the process with SIGSTOP: connections stay open, connecting
-// still works, nothing is answered. It returns when every thread has stopped.
+// Pause stops the process with SIGSTOP. Connections stay open and new ones can be made, but nothing
+// is answered. Pause returns when every thread has stopped.
 func (p *process) Pause() {
 	p.t.Helper()
 	p.signal(syscall.SIGSTOP)
@@ -164,7 +163,7 @@ func (p *process) Pause() {
 	}
 }
 
-// stopped says whether all threads are; true where that cannot be seen.
+// stopped reports whether all threads have stopped. It is true where that cannot be seen.
 func (p *process) stopped() bool {
 	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
 	for _, f := range stats {
@@ -172,7 +171,7 @@ func (p *process) stopped() bool {
 		if err != nil {
 			continue // the thread has ended
 		}
-		// pid (name) state …, and a name may have anything in it
+		// The text is "pid (name) state …", and a name may contain any character.
 		if i := bytes.LastIndexByte(b, ')'); i >= 0 && len(b) > i+2 && b[i+2] != 'T' && b[i+2] != 't' {
 			return false
 		}
@@ -190,7 +189,7 @@ func (p *process) signal(sig syscall.Signal) {
 	}
 }
 
-// PID is the process id, for CPU accounting.
+// PID returns the process id, for CPU accounting.
 func (p *process) PID() int { return p.cmd.Process.Pid }
 
 func freePort(t testing.TB) int {

@@ -26,9 +26,9 @@ type Redis struct {
 	admin *goredis.Client
 }
 
-// StartRedis starts redis-server from PATH with args appended to those that
-// keep it private (no persistence, loopback only), and returns when it answers.
-// The test fails when there is none.
+// StartRedis starts redis-server from PATH with args in addition to the arguments that keep it
+// private (no persistence, loopback only), and returns when it answers. The test fails if the
+// program is missing.
 func StartRedis(t testing.TB, args ...string) *Redis {
 	t.Helper()
 	return StartRedisConf(t, "", args...)
@@ -50,7 +50,7 @@ func StartRedisConf(t testing.TB, conf string, args ...string) *Redis {
 
 func (s *Redis) confFile() string { return filepath.Join(s.dir, "conf") }
 
-// command is how the server is started.
+// command returns the command that starts the server.
 func (s *Redis) command(bin string) *exec.Cmd {
 	var args []string
 	if s.conf != "" {
@@ -72,8 +72,8 @@ func (s *Redis) Start() {
 	s.start("redis-server", &s.port, func() *exec.Cmd { return s.command(bin) }, s.answers)
 }
 
-// answers says whether the server says anything at all to a PING; an error reply
-// will do (a server with a password says NOAUTH).
+// answers reports whether the server answers a PING. An error reply is enough, because a server
+// with a password replies NOAUTH.
 func (s *Redis) answers() bool {
 	c, err := net.Dial("unix", s.Socket())
 	if err != nil {
@@ -94,9 +94,8 @@ func (s *Redis) closeAdmin() {
 	}
 }
 
-// JumpClock sets the server's wall clock ahead by d, or back when d is negative,
-// from what the machine's clock says. Its other clocks go on. The server has to be
-// started by StartRedisFaketime.
+// JumpClock sets the server's wall clock to the true time plus d. Its other clocks are not
+// affected. The server has to be started by StartRedisFaketime.
 func (s *Redis) JumpClock(d time.Duration) {
 	s.t.Helper()
 	if len(s.env) == 0 {
@@ -118,35 +117,35 @@ func (s *Redis) JumpClock(d time.Duration) {
 func StartRedisFaketime(t testing.TB, args ...string) *Redis {
 	t.Helper()
 	s := &Redis{process: newProcess(t, "redis"), args: args}
-	// Behind it the C library's own malloc: jemalloc's and libfaketime wait for each
-	// other as they start.
+	// The C library's malloc replaces jemalloc, because jemalloc and libfaketime wait for each other
+	// when they start.
 	s.env = s.fakeClockEnv(" libc.so.6")
 	s.closing = s.closeAdmin
 	s.Start()
 	return s
 }
 
-// Restart is Kill and Start: what was in memory is gone.
+// Restart is Kill and Start. Data in memory is lost.
 func (s *Redis) Restart() {
 	s.t.Helper()
 	s.Kill()
 	s.Start()
 }
 
-// Port is the TCP port on 127.0.0.1.
+// Port returns the TCP port on 127.0.0.1.
 func (s *Redis) Port() int { return s.port }
 
-// Addr is the TCP address.
+// Addr returns the TCP address.
 func (s *Redis) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
 
-// Socket is the path of the Unix socket.
+// Socket returns the path of the Unix socket.
 func (s *Redis) Socket() string { return filepath.Join(s.dir, "s") }
 
-// URL is the redis:// URL of the TCP address.
+// URL returns the redis:// URL of the TCP address.
 func (s *Redis) URL() string { return "redis://" + s.Addr() }
 
-// Admin is a connection for the test's own use on the Unix socket, without a
-// password; it is closed with the server.
+// Admin returns a client for the test's own use on the Unix socket, without a password. It is
+// closed with the server.
 func (s *Redis) Admin() *goredis.Client {
 	if s.admin == nil {
 		s.admin = goredis.NewClient(&goredis.Options{Network: "unix", Addr: s.Socket(), Protocol: 2,
@@ -171,7 +170,7 @@ func (s *Redis) Do(args ...any) any {
 	return v
 }
 
-// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's
+// Info returns one field of INFO. It asks again if the connection is lost: sentinels cut a server's
 // connections when they change its role.
 func (s *Redis) Info(field string) string {
 	s.t.Helper()

@@ -18,12 +18,12 @@ type RedisCluster struct {
 	seeds []*Redis
 }
 
-// clusterSlots is how many hash slots there are.
+// clusterSlots is the number of hash slots.
 const clusterSlots = 16384
 
-// StartRedisCluster starts a cluster, the slots shared out evenly, and returns when
-// it works and all replicas follow. A node that is silent for a second counts as
-// failed. args are every node's.
+// StartRedisCluster starts a cluster with evenly distributed slots, and returns when it works and
+// all replicas follow. A node that is silent for a second counts as failed. args are the arguments
+// of every node.
 func StartRedisCluster(t testing.TB, masters, replicasEach int, args ...string) *RedisCluster {
 	t.Helper()
 	c := &RedisCluster{t: t}
@@ -75,8 +75,8 @@ func meeting(n *Redis) []any {
 		n.args[slices.Index(n.args, "--cluster-port")+1]}
 }
 
-// meetAll has all running nodes greet each other once more: a greeting that a busy machine keeps
-// for a second is forgotten.
+// meetAll repeats the handshakes of all running nodes, because a handshake that a busy machine
+// delays for a second is lost.
 func (c *RedisCluster) meetAll() {
 	for _, n := range c.Running() {
 		for _, o := range c.Running() {
@@ -108,13 +108,13 @@ func (c *RedisCluster) until(what string, ok func() bool) {
 	}
 }
 
-// Running are the nodes whose processes run.
+// Running returns the nodes whose processes run.
 func (c *RedisCluster) Running() []*Redis {
 	return slices.DeleteFunc(slices.Clone(c.Nodes), func(n *Redis) bool { return n.cmd == nil })
 }
 
-// WaitOK waits until all running nodes know each other and say that the cluster
-// works, and all running replicas follow their masters.
+// WaitOK waits until all running nodes know each other and report that the cluster works, and until
+// all running replicas follow their masters.
 func (c *RedisCluster) WaitOK() {
 	c.t.Helper()
 	looks := 0
@@ -137,7 +137,7 @@ func (c *RedisCluster) WaitOK() {
 	})
 }
 
-// agree says whether all running nodes see the same masters of all slots.
+// agree reports whether all running nodes know the same masters of all slots.
 func (c *RedisCluster) agree() bool {
 	var first string
 	for i, n := range c.Running() {
@@ -155,7 +155,7 @@ func (c *RedisCluster) agree() bool {
 	return true
 }
 
-// slotRange is what a node says of some slots.
+// slotRange is a node's statement about a range of slots.
 type slotRange struct {
 	from, to int
 	master   string
@@ -173,7 +173,7 @@ func (s *Redis) slots() (ranges []slotRange) {
 	return ranges
 }
 
-// URL names the first masters.
+// URL returns a URL with the first masters.
 func (c *RedisCluster) URL() string {
 	var hosts []string
 	for _, n := range c.seeds {
@@ -182,7 +182,7 @@ func (c *RedisCluster) URL() string {
 	return "redis+cluster://" + strings.Join(hosts, ",")
 }
 
-// Owner is the running node that the running nodes say serves a slot.
+// Owner returns the running node that serves a slot according to the running nodes.
 func (c *RedisCluster) Owner(slot int) *Redis {
 	c.t.Helper()
 	var owner *Redis
@@ -202,14 +202,13 @@ func (c *RedisCluster) Owner(slot int) *Redis {
 	return owner
 }
 
-// Slot is the slot of a name, as a server says.
+// Slot returns the slot of a name, which a server computes.
 func (c *RedisCluster) Slot(name string) int {
 	c.t.Helper()
 	return int(c.Running()[0].Do("CLUSTER", "KEYSLOT", name).(int64))
 }
 
-// BeginMove makes a slot importing at to and migrating at its owner, which is
-// returned.
+// BeginMove makes a slot importing at to and migrating at its owner. It returns the owner.
 func (c *RedisCluster) BeginMove(slot int, to *Redis) (from *Redis) {
 	c.t.Helper()
 	from = c.Owner(slot)
@@ -218,8 +217,7 @@ func (c *RedisCluster) BeginMove(slot int, to *Redis) (from *Redis) {
 	return from
 }
 
-// MoveKeys moves keys of a slot that is moving; all that are there when none are
-// named.
+// MoveKeys moves keys of a slot that is moving, or all keys of the slot if none are given.
 func (c *RedisCluster) MoveKeys(slot int, from, to *Redis, keys ...any) {
 	c.t.Helper()
 	all := len(keys) == 0
@@ -237,7 +235,7 @@ func (c *RedisCluster) MoveKeys(slot int, from, to *Redis, keys ...any) {
 	}
 }
 
-// EndMove makes a slot to's.
+// EndMove gives a slot to node to.
 func (c *RedisCluster) EndMove(slot int, from, to *Redis) {
 	c.t.Helper()
 	id := to.Do("CLUSTER", "MYID")
@@ -253,15 +251,14 @@ func (c *RedisCluster) Move(slot int, to *Redis) {
 	c.EndMove(slot, from, to)
 }
 
-// Failover makes a replica the master of its shard in the orderly way and waits for
-// that.
+// Failover makes a replica the master of its shard cleanly and waits for that.
 func (c *RedisCluster) Failover(replica *Redis) {
 	c.t.Helper()
 	replica.Do("CLUSTER", "FAILOVER")
 	c.until("the replica is the master", func() bool { return replica.Info("role") == "master" })
 }
 
-// Keys are the names at all running masters.
+// Keys returns the names at all running masters.
 func (c *RedisCluster) Keys() (names []string) {
 	c.t.Helper()
 	for _, n := range c.Masters() {
@@ -271,7 +268,7 @@ func (c *RedisCluster) Keys() (names []string) {
 	return names
 }
 
-// Masters are the running nodes that are masters by their own account.
+// Masters returns the running nodes that report that they are masters.
 func (c *RedisCluster) Masters() (ms []*Redis) {
 	c.t.Helper()
 	for _, n := range c.Running() {

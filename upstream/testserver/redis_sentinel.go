@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// RedisSentinel is a private master with two replicas and three sentinels, which
-// call it MasterName.
+// RedisSentinel is a private master with two replicas and three sentinels, which know the master as
+// MasterName.
 type RedisSentinel struct {
 	Nodes     []*Redis // the first one is the master at the start
 	Sentinels []*Redis
 	t         testing.TB
 }
 
-// MasterName is what the sentinels of tests call the master.
+// MasterName is the sentinels' name for the master.
 const MasterName = "main"
 
-// StartRedisSentinel starts all of it and returns when the sentinels know each
-// other and the replicas. A master that is silent for half a second counts as failed.
-// conf is more lines of the sentinels' configuration; args are the servers'.
+// StartRedisSentinel starts the servers and the sentinels. It returns when the sentinels know each
+// other and the replicas. A master that is silent for half a second counts as failed. conf has
+// further lines of the sentinels' configuration. args are the arguments of the servers.
 func StartRedisSentinel(t testing.TB, conf string, args ...string) *RedisSentinel {
 	t.Helper()
 	c := &RedisSentinel{t: t}
@@ -65,7 +65,7 @@ func (c *RedisSentinel) until(what string, ok func() bool) {
 	}
 }
 
-// URL names the sentinels and the master.
+// URL returns a URL with the sentinels and the master.
 func (c *RedisSentinel) URL() string {
 	var hosts []string
 	for _, s := range c.Sentinels {
@@ -74,7 +74,7 @@ func (c *RedisSentinel) URL() string {
 	return "redis+sentinel://" + strings.Join(hosts, ",") + "/" + MasterName
 }
 
-// Master is the node that most running sentinels say is the master.
+// Master returns the master according to most running sentinels.
 func (c *RedisSentinel) Master() *Redis {
 	c.t.Helper()
 	votes := map[string]int{}
@@ -94,8 +94,8 @@ func (c *RedisSentinel) Master() *Redis {
 	return nil
 }
 
-// Failover has the sentinels choose another master and waits until they, and it,
-// say so, and a replica follows it.
+// Failover makes the sentinels choose another master. It waits until the sentinels and the new
+// master agree, and a replica follows the new master.
 func (c *RedisSentinel) Failover() {
 	c.t.Helper()
 	old := c.Master()
@@ -106,9 +106,8 @@ func (c *RedisSentinel) Failover() {
 	c.WaitOther(old)
 }
 
-// WaitOther waits until another node than old is the master and a replica follows
-// it. Old may go on as a master for about ten seconds, until the sentinels have
-// told it.
+// WaitOther waits until another node than old is the master and a replica follows it. old may
+// continue to act as a master for about ten seconds, until the sentinels have told it.
 func (c *RedisSentinel) WaitOther(old *Redis) {
 	c.t.Helper()
 	c.until("there is another master", func() bool {

@@ -19,8 +19,8 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// zookeeperJars are where Debian's packages put the server; its manifest names what
-// it needs. Servers with their logs need slf4j's simple binding beside it.
+// zookeeperJars has the files of the server in Debian's packages. The server's manifest names its
+// dependencies. A server whose log is read needs slf4j's simple binding, too.
 const zookeeperJars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
 
 const zookeeperMain = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -38,8 +38,8 @@ var zookeeperClasses struct {
 	path string
 }
 
-// loadedClasses returns the path in zookeeperClasses. It makes the file once a machine for each
-// version of Java and of the server, by a server that ends in the orderly way.
+// loadedClasses returns the path in zookeeperClasses. It makes the file once on each machine for
+// each version of Java and of the server, by a server that ends cleanly.
 func loadedClasses(t testing.TB, java string) string {
 	zookeeperClasses.once.Do(func() {
 		sum := sha256.New()
@@ -65,26 +65,24 @@ func loadedClasses(t testing.TB, java string) string {
 	return zookeeperClasses.path
 }
 
-// ZooKeeperTick is the tickTime of the servers: with it the shortest session is
-// twice as long.
+// ZooKeeperTick is the tickTime of the servers. The shortest session is twice as long.
 const ZooKeeperTick = 200 * time.Millisecond
 
-// ZooKeeper is one private ZooKeeper server, alone or a member of an ensemble. A
-// clock of its machine that jumps means nothing to it: sessions count on the
-// monotonic clock.
+// ZooKeeper is one private ZooKeeper server, alone or a member of an ensemble. A jump of the wall
+// clock does not affect it, because its sessions use the monotonic clock.
 type ZooKeeper struct {
 	*process
 	id                     int
 	client, peer, election int // ports
 	settings               []string
-	ensemble               []*ZooKeeper // all members, this one too; empty when alone
+	ensemble               []*ZooKeeper // all members, including this one; empty for a single server
 	admin                  *zk.Conn
 	events                 <-chan zk.Event // closed when admin's goroutines have ended
 }
 
-// StartZooKeeper starts ZooKeeper with settings (lines of zoo.cfg, or -D… for the
-// Java machine) added to those that keep it private, and returns when it serves.
-// The test fails when there is none.
+// StartZooKeeper starts ZooKeeper with settings (lines of zoo.cfg, or -D… for Java) in addition to
+// the settings that keep it private, and returns when it serves. The test fails if ZooKeeper is
+// missing.
 func StartZooKeeper(t testing.TB, settings ...string) *ZooKeeper {
 	t.Helper()
 	return startZooKeepers(t, 1, settings)[0]
@@ -127,9 +125,9 @@ func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 	return nil
 }
 
-// Start starts the server again after Kill or Stop, on the same port, with what it
-// had on disk. It returns when it serves; Launch does not wait, as a member without
-// a quorum never does.
+// Start starts the server again after Kill or Stop, on the same port and with its data on disk. It
+// returns when the server serves. Launch does not wait, because a member without a quorum never
+// serves.
 func (z *ZooKeeper) Start() {
 	z.t.Helper()
 	z.Launch()
@@ -191,8 +189,7 @@ func (z *ZooKeeper) writeConfig() string {
 	return path
 }
 
-// Say sends one of the four-letter words and returns the answer, empty when there
-// is none.
+// Say sends one of the four-letter words and returns the answer, or "" without one.
 func (z *ZooKeeper) Say(word string) string {
 	c, err := net.DialTimeout("tcp", z.Addr(), time.Second)
 	if err != nil {
@@ -212,16 +209,16 @@ func (z *ZooKeeper) Say(word string) string {
 	}
 }
 
-// Serves says whether the server has a quorum, or needs none.
+// Serves reports whether the server has a quorum, or needs none.
 func (z *ZooKeeper) Serves() bool { return strings.Contains(z.Say("srvr"), "Mode: ") }
 
-// Leads says whether the server is its ensemble's leader.
+// Leads reports whether the server is its ensemble's leader.
 func (z *ZooKeeper) Leads() bool { return strings.Contains(z.Say("srvr"), "Mode: leader") }
 
-// Addr is the TCP address for clients.
+// Addr returns the TCP address for clients.
 func (z *ZooKeeper) Addr() string { return "127.0.0.1:" + strconv.Itoa(z.client) }
 
-// URL is the zookeeper:// URL of this server alone.
+// URL returns the zookeeper:// URL of this server alone.
 func (z *ZooKeeper) URL() string { return "zookeeper://" + z.Addr() }
 
 // Wipe deletes the data of a server that has ended. It then starts as a new, empty server.
@@ -251,19 +248,19 @@ func (z *ZooKeeper) Backup() (restore func()) {
 
 func (z *ZooKeeper) data() string { return filepath.Join(z.dir, "data") }
 
-// Restart is Kill and Start: what is on disk stays, sessions too.
+// Restart is Kill and Start. The data on disk survives, including sessions.
 func (z *ZooKeeper) Restart() {
 	z.t.Helper()
 	z.Kill()
 	z.Start()
 }
 
-// quiet is a logger that says nothing.
+// quiet is a logger that discards all messages.
 type quiet struct{}
 
 func (quiet) Printf(string, ...any) {}
 
-// Client is a session of the test's own with ZooKeeper's Go client.
+// Client returns a separate session for the test, with ZooKeeper's Go client.
 func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	t.Helper()
 	c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}),
@@ -279,7 +276,7 @@ func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
 	return c
 }
 
-// Admin is a session for the test's own use; it is closed with the server.
+// Admin returns a session for the test's own use. It is closed with the server.
 func (z *ZooKeeper) Admin() *zk.Conn {
 	z.t.Helper()
 	if z.admin == nil {

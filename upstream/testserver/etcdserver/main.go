@@ -1,6 +1,6 @@
-// Command etcdserver is the etcd server of the tests, and with ctl as its first
-// argument etcdctl: their own main functions, in a module of its own, so that the
-// product's go.mod does not grow by a server.
+// Command etcdserver is the etcd server of the tests. With ctl as its first argument it is etcdctl.
+// It calls their own main functions. It is a separate module, so that the product's go.mod does not
+// require a server.
 package main
 
 import (
