@@ -32,9 +32,9 @@ func (m *memory) SetNote(_ context.Context, text []byte, version int64) (bool, e
 	return true, nil
 }
 
-// While keys are in two stores, namespaces are added one by one, each by a reload. The rules of the
-// namespaces that were there before say the same as after it: the note, which is read with each
-// acquire, grows with the namespaces, and not with their square.
+// While keys are in two stores, namespaces are added one by one, each by a reload. A reload does
+// not change the rules of earlier namespaces. So the note, which each acquire reads, grows with the
+// number of namespaces and not with its square.
 func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 	const n = 100
 	keysOf := func(n int) (keys []Keys) {

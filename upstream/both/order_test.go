@@ -209,8 +209,8 @@ func (f *fleet) busy(h *host) {
 	f.token += 100
 }
 
-// A move in four rollouts, host by host, with steps back, while locks and permits are taken and
-// given back: no host is let in beside another, and fences rise throughout.
+// A move has four rollouts, host by host, with steps back, while hosts acquire and release locks
+// and permits. No two hosts hold a lock at once, and fences rise throughout.
 func TestAMoveInFourRollouts(t *testing.T) {
 	t.Parallel()
 	for old := range oldStores {

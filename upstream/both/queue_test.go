@@ -132,8 +132,8 @@ func (s *forgetful) Apply(ctx context.Context, ops []upstream.Op, results []upst
 	return s.Store.Apply(ctx, ops, results)
 }
 
-// The fence of a lock is refused, and the new store does not answer the withdrawal: the host gives
-// its place there up as soon as it can, and does not keep others from the lock.
+// The fence of a lock is refused, and the new store does not answer the withdrawal. The host gives
+// up its place there as soon as it can, and does not keep others from the lock.
 func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
 	t.Parallel()
 	for name := range ordered {

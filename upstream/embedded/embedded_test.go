@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
-// machine is the clocks of a machine, which a test moves.
+// machine has the clocks of a machine, which a test moves.
 type machine struct {
 	*testing.T
 	path       string
@@ -24,9 +24,8 @@ type machine struct {
 	id         string
 }
 
-// onMachine runs a test in a bubble, so that the store's goroutine has done what
-// it has to do whenever the test goes on. The machine's clocks stand still unless
-// the test moves them.
+// onMachine runs a test in a bubble, so that the store's goroutine has done its work whenever the
+// test continues. The machine's clocks stop unless the test moves them.
 func onMachine(t *testing.T, run func(*testing.T, *machine)) {
 	synctest.Test(t, func(t *testing.T) { run(t, newMachine(t)) })
 }
@@ -60,9 +59,8 @@ func (m *machine) start() *store {
 	return st
 }
 
-// killed starts a store and ends it while "k" is held: to the file that is the
-// same whether it was killed or closed, as TestCloseWhileHeldKeepsTheDeadline
-// shows.
+// killed starts a store and ends it while "k" is held. The file is the same after a kill and after
+// a close, as TestCloseWhileHeldKeepsTheDeadline shows.
 func (m *machine) killed() cache.Result {
 	m.Helper()
 	s := m.start()
@@ -317,15 +315,14 @@ func TestAReleaseHintsWhoQueues(t *testing.T) {
 	})
 }
 
-// Sessions run out and are taken back all the time here, which is where a grant
-// could slip past its deadline.
+// Sessions end and begin all the time here, so that a grant could pass its deadline.
 func TestGrantsNeverOutliveWhatTheFileSays(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state")
 	s, err := embedded.Open(embedded.Options{Path: path, Session: 10 * time.Millisecond, Clock: clock})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var inside [4]atomic.Int64 // until when somebody may believe that it holds the key
+	var inside [4]atomic.Int64 // the time until which a client may believe that it holds the key
 	var tokens atomic.Uint64
 	var granted atomic.Int64
 	var wg sync.WaitGroup

@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start is where the tests' clock begins: it has counted for an hour.
 var start = time.Now().Add(-time.Hour)
 
-// clock stands for the boot clock: the tests' machine is not suspended.
+// clock replaces the boot clock, because the tests' machine is not suspended.
 func clock() int64 { return int64(time.Since(start)) }
 
 func TestConformance(t *testing.T) {

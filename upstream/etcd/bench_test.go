@@ -18,9 +18,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPairs is uncontended lock and unlock, on the same server: ours, 64
-// acquires and the 64 releases of the batch before in one Apply, two in flight, and
-// etcd's own recipe with one session for 64 callers.
+// BenchmarkPairs measures uncontended locks and unlocks on the same server. Our store has 64
+// acquires, and the 64 releases of the batch before, in one Apply, with two in flight. etcd's own
+// recipe has one session for 64 callers.
 //
 //	go test -run - -bench Pairs ./upstream/etcd
 func BenchmarkPairs(b *testing.B) {

@@ -68,7 +68,7 @@ func TestThreeMembers(t *testing.T) {
 		t.Errorf("the ping says %v", err)
 	}
 
-	// With its majority back, within the TTL of the new leader, all goes on.
+	// Once the majority is back within the TTL of the new leader, all leases continue.
 	members[second].Start()
 	held("with a majority again")
 	members[l].Start()
@@ -92,8 +92,8 @@ func memberID(t *testing.T, m *testserver.Etcd) uint64 {
 	return r.Header.MemberId
 }
 
-// A member that is paused keeps its connections: what is asked of it has no answer,
-// and the others go on.
+// A paused member keeps its connections. Requests to it get no answer, and the other members
+// continue.
 func TestOneOfThreeMembersPaused(t *testing.T) {
 	t.Parallel()
 	members := testserver.StartEtcdCluster(t, 3)

@@ -213,7 +213,8 @@ func TestTokensEnd(t *testing.T) {
 		return p.do(cache.OpRenew, cache.Exclusive, "a", tok).Status == cache.Done
 	})
 
-	// Another password: what has a token goes on, and then the reason is told.
+	// After a change of the password, a client with a token continues. Then the store reports the
+	// reason.
 	if _, err := srv.Admin().UserChangePassword(t.Context(), "me", "n3w"); err != nil {
 		t.Fatal(err)
 	}

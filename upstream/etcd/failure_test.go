@@ -68,7 +68,7 @@ func TestRestartWithoutItsDataLosesTheSessionAndFencesDoNotFall(t *testing.T) {
 		return strings.Contains(r.Err.Error(), "fence_epoch")
 	})
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", a), cache.NotHeld)
-	newPeer(t, srv, "").take("a", cache.Exclusive) // who never knew better goes on
+	newPeer(t, srv, "").take("a", cache.Exclusive) // a store that has not seen the lost data continues
 }
 
 func TestRevokedLeaseIsALostSession(t *testing.T) {

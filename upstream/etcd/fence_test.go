@@ -159,7 +159,7 @@ func TestEvaluate(t *testing.T) {
 		{[]string{r, "anything", r}, 0, true, true, -1},
 	} {
 		var queue []*mvccpb.KeyValue
-		for i, v := range c.values { // in the order of keys, which is not that of revisions
+		for i, v := range c.values { // in the order of keys, which differs from the order of revisions
 			queue = append([]*mvccpb.KeyValue{kv(string(rune('a'+i)), int64(i+5), v)}, queue...)
 		}
 		p, ok := evaluate(queue, string(rune('a'+c.at)))

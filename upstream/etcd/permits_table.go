@@ -148,8 +148,8 @@ func (t *lockKeys) removeWatchersLocked(m *sem) {
 	m.watchers = nil
 }
 
-// setWaitingLocked requests a watch of the event that g waits for: a change of the key before its
-// own or, for the first of the queue, the end of any permit.
+// setWaitingLocked requests a watch of the event that g waits for. This is a change of the key
+// before its own or, for the first of the queue, the end of any permit.
 func (t *lockKeys) setWaitingLocked(g *lockKey, pred string, predRev int64) {
 	if g.pred != pred || g.predRev != predRev || !g.permit.queued {
 		t.unwatchLocked(g)

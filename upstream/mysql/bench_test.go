@@ -18,10 +18,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPairs takes and releases locks that nobody else wants, for 64 callers:
-// pool is what they do today, a row inserted and deleted again by each on a
-// connection of a pool of 16; apply is batches, two in flight, each of a take for
-// half of the callers and a release for the rest:
+// BenchmarkPairs takes and releases uncontended locks for 64 callers. In pool, each caller inserts
+// and deletes a row on a connection from a pool of 16. In apply, there are two batches in flight,
+// each with a take for half of the callers and a release for the rest.
 //
 //	go test -run - -bench Pairs ./upstream/mysql
 func BenchmarkPairs(b *testing.B) {

@@ -28,12 +28,12 @@ func TestJumpingClockKeepsFencesRising(t *testing.T) {
 		}
 		base = r.Base
 	}
-	// Forward: leases end early, and whoever comes next has a larger fence.
+	// Forward: leases end early, and the next holder has a larger fence.
 	srv.JumpClock(time.Hour)
 	b := q.token()
 	next(q.do(cache.OpTry, cache.Exclusive, "a", b))
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.NotHeld)
-	// Back: leases last longer, and are renewed and released as ever.
+	// Back: leases last longer, and are renewed and released as usual.
 	srv.JumpClock(-2 * time.Hour)
 	p.want(p.do(cache.OpTry, cache.Exclusive, "a", p.token()), cache.Busy)
 	q.want(q.do(cache.OpRenew, cache.Exclusive, "a", b), cache.Done)

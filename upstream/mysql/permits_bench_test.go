@@ -13,9 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPermits takes and releases permits of a semaphore of which so many are held
-// already, n in a batch: of one semaphore, or one of each of n. full is a try for which
-// there is none.
+// BenchmarkPermits takes and releases permits, n in a batch, of one semaphore or of n semaphores. A
+// number of permits is held already. full is a try of a semaphore without a free permit.
 //
 //	go test -run - -bench Permits ./upstream/mysql
 func BenchmarkPermits(b *testing.B) {

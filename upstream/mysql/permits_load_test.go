@@ -17,10 +17,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// TestSemaphoresUnderLoad has hosts, each with two batches and a renewal under way,
-// take and give back permits of a few semaphores in whatever order: there are never
-// more than there may be, none has the base of another, and nothing comes back
-// Unknown, or Refused but for the rows' sake.
+// TestSemaphoresUnderLoad makes hosts acquire and release permits of a few semaphores in any order.
+// Each host has two batches and a renewal in flight. There are never more permits than the limit,
+// and no two have the same base. No result is Unknown, and a result is Refused only because of
+// locked rows.
 func TestSemaphoresUnderLoad(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)

@@ -66,7 +66,7 @@ func (s *scene) row() row {
 }
 
 // TestServerAndRulesAgree compares the rules in SQL, which the server applies to plain requests,
-// with those in Go: on random rows, both must give the same result and leave the same row.
+// with the rules in Go. On random rows, both must give the same result and leave the same row.
 func TestServerAndRulesAgree(t *testing.T) {
 	t.Parallel()
 	t.Run("returning", func(t *testing.T) { agreeing(t) })

@@ -12,9 +12,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// TestBatchesThatOverlapNeverFail has hosts take and release locks from a few, in
-// large batches and in whatever order, while their leases are renewed: nothing is
-// held twice, and nothing comes back Unknown or Refused.
+// TestBatchesThatOverlapNeverFail makes hosts acquire and release a few locks, in large batches and
+// in any order, while their leases are renewed. No lock has two holders, and no result is Unknown
+// or Refused.
 func TestBatchesThatOverlapNeverFail(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)

@@ -709,7 +709,7 @@ func resolve(t *testing.T, ips ...netip.Addr) {
 	t.Cleanup(func() { net.DefaultResolver = old; _ = conn.Close(); server.Wait() })
 }
 
-// A name may have addresses that do not answer, such as those of a network that is down.
+// A name may have addresses that do not answer, such as addresses in a network that is down.
 func TestHostWithAnAddressThatDoesNotAnswer(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	_, port, _ := net.SplitHostPort(srv.Addr())

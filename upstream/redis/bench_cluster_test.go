@@ -15,10 +15,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkKinds compares a cluster of three nodes on this machine with one
-// standalone server: two lanes of batches of 128 acquires and 128 releases, as the
-// daemon has them, on 4096 keys that are scattered over the slots or share 16 hash
-// tags. Two lanes on one standalone server are the measure:
+// BenchmarkKinds compares a cluster of three nodes on this machine with one standalone server. Like
+// the daemon, it has two lanes with batches of 128 acquires and 128 releases. The 4096 keys are
+// scattered over the slots or share 16 hash tags. Two lanes on one standalone server are the
+// baseline.
 //
 //	go test -run - -bench Kinds -benchtime 3s ./upstream/redis
 func BenchmarkKinds(b *testing.B) {

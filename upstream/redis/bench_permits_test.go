@@ -10,9 +10,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPermits takes and gives back permits, 64 of each in one Apply, the releases
-// being those of the batch before: of as many semaphores, or of one in which others
-// hold some and queue for it:
+// BenchmarkPermits has 64 acquires of permits, and the releases of the batch before, in one Apply.
+// The permits belong to 64 semaphores, or to one semaphore in which other hosts hold permits and
+// queue.
 //
 //	go test -run - -bench Permits ./upstream/redis
 func BenchmarkPermits(b *testing.B) {

@@ -15,10 +15,9 @@ func TestConformanceOfClock(t *testing.T) {
 	storetest.Clock(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv.URL()+"?", prefix) }, storetest.Options{}, srv.JumpClock)
 }
 
-// What a jump of the server's clock costs: ahead, it ends the leases whose time it
-// jumps over, so that others are let in while their holders still believe that they
-// hold, for at most what was left; back, leases at the server outlive their holders
-// by as much. Fences rise either way.
+// A jump ahead of the server's clock ends the leases that it jumps over. Other hosts can then
+// acquire the keys before the holders' deadlines have passed. After a jump back, leases at the
+// server outlive their holders by as much. Fences rise either way.
 func TestTheServersClockJumps(t *testing.T) {
 	srv := testserver.StartRedisFaketime(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")

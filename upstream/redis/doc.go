@@ -59,7 +59,7 @@
 // All other keys expire. A base is max(last + 1, floor + 1, server's clock in µs), so that fences
 // do not fall if the fence key is lost. The floor is at least the present time on the clocks of the
 // servers seen before (upstream.FenceClock). An acquire writes the fence. Its old value tells the
-// acquire whether to check for the queued mark: the q is written before the mark, and the first
+// acquire whether to check for the queued mark. The q is written before the mark, and the first
 // acquire that finds no mark removes the q. If the key of a lock has another type, it counts as a
 // foreign lock, and the op is Busy. Prefix and key may not form a name that begins with
 // "locksidecar:". All times are the server's.

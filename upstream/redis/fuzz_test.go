@@ -79,7 +79,7 @@ func FuzzAnswer(f *testing.F) {
 	})
 }
 
-// FuzzHints: what is published, the map of a cluster, and the place where a list goes on, which a
+// FuzzHints covers published messages, the map of a cluster, and the cursor of a list, which a
 // client gives.
 func FuzzHints(f *testing.F) {
 	for _, s := range []string{"fkey", "wkey", "tkey", "F1z key", "Wkey", "", "F", "F key",

@@ -24,10 +24,10 @@ const (
 	maxReaders = 1000 // the maximum number of readers that are listed for one lock
 )
 
-// position is the start of a page of List. It has the node, SCAN's own cursor, the names of the
-// last SCAN that did not fit on the previous page, and how many holders of the first such name did
-// fit. The names are kept because a second SCAN with an old cursor can return other names, once the
-// server's table of names has grown.
+// position is the start of a page of List. It has the node and SCAN's own cursor. It also has the
+// names of the last SCAN that did not fit on the previous page, and how many holders of the first
+// such name did fit. The names are kept because a second SCAN with an old cursor can return other
+// names, once the server's table of names has grown.
 type position struct {
 	Node string
 	Rest []string `json:",omitempty"`

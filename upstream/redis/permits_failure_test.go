@@ -141,7 +141,7 @@ func TestAnOrphanedPermitComesBack(t *testing.T) {
 	kept = append(kept, p.takePermits("k", 3, 1)...)
 	w, v := r.joinPermits("k", 3, 1)[0], q.joinPermits("k", 3, 1)[0]
 	srv.JumpClock(long / 2)
-	// Whoever asks finds it, and tells who is first.
+	// The next op finds it, and tells the first waiter.
 	q.want(q.apply(v)[0], cache.Queued)
 	if hs := r.heard(q); len(hs) == 0 || hs[len(hs)-1] != fmt.Sprint("free ", w.Token) {
 		t.Errorf("it is told %v", hs)

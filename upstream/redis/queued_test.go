@@ -9,8 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// Whoever takes a lock looks for a queue only when the counter of fences says that
-// there may be one.
+// An acquire checks for a queue only if the fence counter shows that there may be one.
 func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedis(t)
@@ -56,7 +55,7 @@ func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 				}
 				join(cache.Queued)
 				marked(true)
-				// Others in the slot go on, and keep the mark.
+				// Other locks in the slot work, and the mark stays.
 				for _, m := range []cache.Mode{cache.Exclusive, cache.Shared} {
 					_, base := r.take(key+"other"+m.String(), m)
 					grow(base)

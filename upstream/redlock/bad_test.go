@@ -41,7 +41,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		!strings.Contains(msg, "password") || strings.Contains(msg, "hunter") {
 		t.Errorf("a wrong password: %s", msg)
 	}
-	// A quorum is enough to begin with; who is missing is said.
+	// A quorum is enough to begin. The log names the missing node.
 	core, logs := observer.New(zap.WarnLevel)
 	two := append(start(t, 1), plain[0], c[0])
 	p := newPeer(t, two.url("timeout=2s"), func(c *redlock.Config) { c.Log = zap.New(core) })

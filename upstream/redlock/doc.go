@@ -10,7 +10,7 @@
 // # Files
 //
 // The files by layer, in reading order. A layer uses those above it in this list, with one
-// exception: leases, nodes and calls refer to each other, because the answer of a node changes the
+// exception. Leases, nodes and calls refer to each other, because the answer of a node changes the
 // lease and may finish the call.
 //
 //	config          config.go

@@ -206,8 +206,8 @@ func TestThreeOfFiveDownIsDown(t *testing.T) {
 func TestNothingIsLeftOfWhatWasOnItsWay(t *testing.T) {
 	c := start(t, 5)
 	p, q := newPeer(t, c.url(patient)), newPeer(t, c.url(patient))
-	// What two nodes were asked stands in their sockets, and is carried out when they
-	// go on: acquires whose release was had elsewhere, and tries that failed.
+	// Two nodes have requests in their sockets, and carry them out when they continue. These are
+	// acquires whose release other nodes have carried out, and failed tries.
 	c[0].Pause()
 	c[1].Pause()
 	tok, _ := p.take("a", cache.Exclusive)

@@ -11,9 +11,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// server is a Redis in memory, as the contract has it, in virtual time: what was
-// granted ends by itself, what a restart has forgotten is forgotten, and what was
-// sent while it stood still is carried out when it goes on, in any order.
+// server is a Redis in memory and in virtual time, according to the contract. Grants end by
+// themselves, and a restart forgets them. Requests that were sent while the server was stopped are
+// carried out afterwards, in any order.
 type server struct {
 	name  string
 	skew  time.Duration // of its clock

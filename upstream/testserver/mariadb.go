@@ -78,7 +78,7 @@ func mariadbArgs(data string) []string {
 	if IsMySQL() {
 		return mysqldArgs(data)
 	}
-	// When a server starts, it removes all temporary tables from its tmpdir, even those of other
+	// When a server starts, it removes all temporary tables from its tmpdir, even the tables of other
 	// servers.
 	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data),
 		"--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",

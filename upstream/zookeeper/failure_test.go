@@ -317,7 +317,7 @@ func TestMemberLostKeepsTheSession(t *testing.T) {
 		}
 	}
 
-	// Without a quorum the store is down; what is held stays, and goes on after.
+	// Without a quorum the store is down. Held leases stay, and continue afterwards.
 	all[0].Kill()
 	all[1].Kill()
 	p.eventually("the store is down", func() bool {

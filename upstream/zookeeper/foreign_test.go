@@ -168,7 +168,7 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	cur := startCurator(t, srv, 10*time.Second)
 	p, q := newPeer(t, srv.URL()+"/locks"), newPeer(t, srv.URL()+"/locks")
 
-	// Curator first: tries are busy, whoever joins gets its turn in order.
+	// Curator has the lock first. Tries are busy, and joins get their turns in order.
 	cur.want(cur.ask("try /locks/a 1000"), "yes")
 	for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 		p.want(p.do(cache.OpTry, mode, "a", p.token()), cache.Busy)
@@ -332,7 +332,8 @@ func TestForeignNodesOfAllKinds(t *testing.T) {
 	make1("/locks/a/lock-", "", 0)
 	tok, _ := p.take("a", cache.Exclusive)
 	p.want(p.release("a", tok), cache.Done)
-	// What has one holds it, whatever its data says, and for ever if it is for ever.
+	// Any node with a number holds the lock, whatever its data is, and permanently if the node is
+	// permanent.
 	for i, name := range []string{"lock-", "_c_0a0a0a0a-0000-4000-8000-000000000000-lock-",
 		"0123456789abcdef__lock__", "_c_x-__WRIT__"} {
 		key := fmt.Sprint("b", i)

@@ -115,9 +115,9 @@ func (p *peer) soon(kind cache.OpKind, key string, token uint64) (r cache.Result
 	return r
 }
 
-// answered repeats an op until the server has answered it: while connections are
-// being cut, or the machine stalls for longer than the timeout, it may be refused or its outcome
-// unknown any number of times.
+// answered repeats an op until the server has answered it. While connections are being cut, or
+// while the machine stalls for longer than the timeout, the op may be Refused or Unknown any number
+// of times.
 func (p *peer) answered(op func() cache.Result) (r cache.Result) {
 	p.Helper()
 	p.eventually("it is answered", func() bool {
