@@ -9,17 +9,16 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.IntStream;
 
 /**
- * One acquire, of one key or of many at once, to its end: over restarts of the daemon, for as long as its wait
- * allows, and no more than a little with a daemon that fails it. It goes by itself, on whatever thread brings the
- * next event; none of its methods blocks. Its one outcome is set once: who gives it up is told whether the grant was
- * first.
+ * One acquire, of one key or of several at once, to its end. It survives restarts of the daemon for as long as its wait
+ * allows, but only a short time with a daemon that fails it. It runs on the thread that brings the next event, and none
+ * of its methods blocks. Its outcome is set once. A caller that gives it up is told if the grant was first.
  */
 final class Acquire extends Wait implements Link.Dial {
     /** How often in a row a new connection may end at once, or a grant come too late. */
     private static final int CUTS = 3;
-    /** Nanoseconds of connecting that are taken off the wait. */
+    /** A time for connecting, in nanoseconds, from which on it is subtracted from the wait. */
     private static final long NOTABLE = 20_000_000;
-    /** The outcome when somebody else holds the lock: of many the one at this place, or -1. */
+    /** The outcome if another owner holds the lock. at is the position of the key of several, or -1. */
     record Busy(int at) {}
 
     private static final Object GIVEN_UP = new Object();
@@ -33,7 +32,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** What is asked for. */
+    /** The terms of an acquire. */
     record Terms(
             Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper,
             Site site) {
@@ -47,9 +46,9 @@ final class Acquire extends Wait implements Link.Dial {
     private final Terms terms;
     private final Hold.Id[] ids;
     private final byte[] trace;
-    /** Hears of the outcome, on any thread, and must not block; null when somebody waits. */
+    /** Is called with the outcome, on any thread, and must not block; null if a thread waits. */
     private final Runnable then;
-    /** System.nanoTime when the wait is over; null without bound. */
+    /** System.nanoTime at the end of the wait; null without bound. */
     private final Long end;
 
     /** A Hold for each key, Busy, GIVEN_UP, or a LockException. */
@@ -57,7 +56,7 @@ final class Acquire extends Wait implements Link.Dial {
     private volatile Object outcome;
     private volatile Call call;
 
-    // Of the one thread that brings the next event; each happens after the one before.
+    // Only the thread that brings the next event uses these. Each event happens after the one before.
     private volatile long began;
     private volatile long until;
     private long left;
@@ -94,7 +93,7 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.owner;
     }
 
-    /** Returns what the holds of the keys are called. */
+    /** Returns the ids of the holds of the keys. */
     Hold.Id[] ids() {
         return ids;
     }
@@ -103,7 +102,7 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.shared;
     }
 
-    /** Returns the wait for the daemon: 0 while a hold of its own thread is in the way. */
+    /** Returns the wait for the daemon: 0 while another hold of its own thread could block it. */
     long left() {
         return inTheWay != null ? 0 : left;
     }
@@ -124,7 +123,7 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.flags;
     }
 
-    /** Returns where in a trace the caller was; null in none. */
+    /** Returns the traceparent of the caller; null if there is none. */
     byte[] trace() {
         return trace;
     }
@@ -143,7 +142,7 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.waiting != 0;
     }
 
-    /** Begins, or begins anew. */
+    /** Begins, or begins again. */
     void start() {
         LostException loss = done() || link.closed() ? null : link.lossOf(this);
         if (loss != null) {
@@ -167,7 +166,7 @@ final class Acquire extends Wait implements Link.Dial {
     public void connected(Conn conn) {
         if (!done()) {
             if (System.nanoTime() - began > NOTABLE) {
-                over(); // connecting has taken a part of the wait
+                over(); // connecting has used a part of the wait
             }
             conn.requests.acquire(this);
         }
@@ -180,13 +179,13 @@ final class Acquire extends Wait implements Link.Dial {
 
     // ---- the answer ----
 
-    /** Takes in the call that was sent; the connection's lock is held. */
+    /** Records the call that was sent. The connection's lock is held. */
     void asked(Call c) {
         call = c;
         c.limit = end == null ? null : System.nanoTime() + left * 1_000_000 + link.timeout();
     }
 
-    /** Takes in how the call ended. */
+    /** Handles the end of the call. */
     void answered(Call c) {
         Call.Answer a = c.answer();
         if (a.error() != null) {
@@ -211,7 +210,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Returns which of many keys a failure is about, -1 if it does not say. */
+    /** Returns which of several keys a failure is about, or -1 if it does not say. */
     private int place(Call.Answer a) {
         return terms.keys.many() && a.number() >= 0 && a.number() < ids.length ? (int) a.number() : -1;
     }
@@ -249,7 +248,7 @@ final class Acquire extends Wait implements Link.Dial {
     private void restEnded() {
         Acquire r = rest.get();
         if (r == null) {
-            return; // given up
+            return; // it was given up
         }
         if (r.outcome instanceof Hold[]) {
             over();
@@ -269,14 +268,14 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Takes a grant as the outcome, unless there is one; told of later. The connection's lock is held. */
+    /** Takes a grant as the outcome, unless there is one. Waiters are told later. The connection's lock is held. */
     boolean take(Hold[] holds) {
         return OUTCOME.compareAndSet(this, null, holds);
     }
 
     /**
-     * Goes on after a grant of which a hold was over before its owner came to it; the outcome, if there is no time
-     * left or it happens again and again.
+     * Continues after a grant if one of its holds was over before its owner got it. If there is no time left, or this
+     * happens again and again, it sets the outcome.
      */
     private void lapsed(Hold[] holds, Hold over) {
         Object next = null;
@@ -299,7 +298,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Goes on after the end of the connection, or waits a little for the daemon to go; or ends with e. */
+    /** Continues after the end of the connection, or after a pause if the daemon is going away; or ends with e. */
     void refused(LockException e, Conn conn) {
         dropRest();
         long now = System.nanoTime();
@@ -330,7 +329,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Reckons what is left of the wait, and tells whether that is nothing. */
+    /** Computes the rest of the wait, and tells whether there is none. */
     private boolean over() {
         if (end == null) {
             return false;
@@ -371,7 +370,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Withdraws the acquire, with this as its outcome; false when it has ended already. */
+    /** Withdraws the acquire, with this as its outcome; false if it has ended already. */
     boolean giveUp(LockException why) {
         if (!OUTCOME.compareAndSet(this, null, why == null ? GIVEN_UP : why)) {
             return false;
@@ -396,7 +395,7 @@ final class Acquire extends Wait implements Link.Dial {
                 if (giveUp(null)) {
                     throw e;
                 }
-                Thread.currentThread().interrupt(); // it ended first: that is the truth
+                Thread.currentThread().interrupt(); // the acquire ended first
             }
             if (settled()) {
                 return outcome;
@@ -412,13 +411,13 @@ final class Acquire extends Wait implements Link.Dial {
         return outcome;
     }
 
-    /** Tells whether the outcome stands; if it is a hold that is over, goes on. */
+    /** Tells whether the outcome is final. If it is a hold that is over, the acquire continues. */
     boolean settled() {
         if (!(outcome instanceof Hold[] holds)) {
             return true;
         }
         Hold over = over(holds);
-        if (over != null && !over.over && over.conn.dead == null) { // not read, perhaps, what extends it
+        if (over != null && !over.over && over.conn.dead == null) { // a message that was not read yet may extend it
             over.conn.settle();
             over = over(holds);
         }
@@ -428,7 +427,7 @@ final class Acquire extends Wait implements Link.Dial {
         return over == null;
     }
 
-    /** Returns the first that is not held at this very moment, or null. */
+    /** Returns the first that is not held now, or null. */
     static Hold over(Hold[] holds) {
         for (Hold hold : holds) {
             if (!hold.owned()) {

@@ -6,16 +6,15 @@ import java.nio.charset.StandardCharsets;
 import java.util.function.LongSupplier;
 
 /**
- * A clock that never goes back and counts the time that the machine sleeps, as CLOCK_BOOTTIME does,
- * which Java cannot read. {@link System#nanoTime} stands still in a suspended machine.
+ * A clock that never goes back and counts the time that the machine sleeps, as CLOCK_BOOTTIME does, which Java cannot
+ * read. {@link System#nanoTime} does not advance in a suspended machine.
  *
- * <p>On Linux it is nanoTime and an offset from /proc/uptime, which is CLOCK_BOOTTIME rounded down to
- * 10 ms. So the offset is known as an interval, which shrinks as it is measured again. A sleep moves
- * the wall clock against nanoTime by the very same time; whenever the two have come apart, and once a
- * second besides, the offset is measured anew.
+ * <p>On Linux it is nanoTime plus an offset from /proc/uptime, which is CLOCK_BOOTTIME rounded down to 10 ms. So the
+ * offset is known as an interval, which shrinks with each measurement. A sleep moves the wall clock against nanoTime by
+ * exactly its duration. So the offset is measured again when the two have moved apart, and in any case once a second.
  *
- * <p>Elsewhere there is only the wall clock: a jump of it forward by more than a second counts as sleep.
- * That errs on the safe side: should somebody have set the clock, holds count as lost that are not.
+ * <p>Elsewhere only the wall clock is available: if it jumps forward by more than a second, that counts as sleep. That
+ * errs on the safe side: if the clock was set, holds count as lost that are not.
  */
 final class BootClock {
     static final BootClock SYSTEM = new BootClock(
@@ -26,7 +25,7 @@ final class BootClock {
     private static final long AGAIN = 1_000_000_000;
     private static final long TICK = 10_000_000;
 
-    /** low ≤ true time − nanoTime ≤ high; drift is wall clock − nanoTime, both when measured. */
+    /** low ≤ true time − nanoTime ≤ high, and drift is wall clock − nanoTime, both at the measurement. */
     private record Sync(long low, long high, long drift, long at) {}
 
     private final LongSupplier nano;
@@ -34,7 +33,7 @@ final class BootClock {
     private final LongSupplier uptime;
     private volatile Sync sync;
 
-    /** Takes its three sources, all in nanoseconds; uptime is null, or −1 when it cannot be read. */
+    /** Takes the three sources, all in nanoseconds. uptime is null, or −1 if it cannot be read. */
     BootClock(LongSupplier nano, LongSupplier wall, LongSupplier uptime) {
         this.nano = nano;
         this.wall = wall;
@@ -42,12 +41,12 @@ final class BootClock {
         measure(null);
     }
 
-    /** Returns the time in nanoseconds, and never an earlier one than it is. */
+    /** Returns the time in nanoseconds; never an earlier time than the true one. */
     long now() {
         return nano.getAsLong() + current().high;
     }
 
-    /** Returns the time in nanoseconds, and never a later one than it is. */
+    /** Returns the time in nanoseconds; never a later time than the true one. */
     long floor() {
         Sync s = current();
         return nano.getAsLong() + s.low;
@@ -82,7 +81,7 @@ final class BootClock {
             low = up - after;
             high = up + TICK - before;
             if (after - before < 1_000_000) {
-                break; // nobody paused us in between
+                break; // this thread was not paused in between
             }
         }
         long drift = wall.getAsLong() - nano.getAsLong();
@@ -102,7 +101,7 @@ final class BootClock {
     private static LongSupplier uptimeFile() {
         RandomAccessFile file;
         try {
-            file = new RandomAccessFile("/proc/uptime", "r"); // not interruptible, as a channel would be
+            file = new RandomAccessFile("/proc/uptime", "r"); // a channel would be interruptible
         } catch (IOException | SecurityException e) {
             return null;
         }

@@ -4,9 +4,9 @@ import java.util.function.Consumer;
 
 /** One request in flight. */
 final class Call extends Wait {
-    /** How a call ended: a reply's code, text and a number in it; or an error without a reply. */
+    /** The end of a call: a reply's code, its text and a number in it; or an error without a reply. */
     record Answer(int code, String text, long number, LockException error) {
-        /** Returns a failure that says which key it is about. */
+        /** Returns a failure that names the key. */
         Answer of(String key) {
             return new Answer(code, "\"" + key + "\": " + text, number, error);
         }
@@ -15,30 +15,33 @@ final class Call extends Wait {
     private static final Hold[] NONE = {};
 
     final int op;
-    /** Of the holds that are asked for, or about. Those of an acquire become what is granted; guarded likewise. */
+    /**
+     * The holds that the request names. For an acquire, the granted holds replace them. Guarded by the connection's
+     * lock.
+     */
     final Hold[] holds;
-    /** The first of them, as it was asked for; null without any. */
+    /** The first hold of the request; null without any. */
     final Hold hold;
-    /** Hears of the end on the thread that brings it, without a lock; null when somebody waits. */
+    /** Is called at the end by the thread that brings it, without a lock; null if a thread waits. */
     final Consumer<Call> then;
-    /** Whose acquire it is, or null. */
+    /** The acquire that the call belongs to, or null. */
     final Acquire asker;
-    /** Of a cancel: the call to be withdrawn. */
+    /** For a cancel: the call to be withdrawn. */
     final Call target;
 
     /** The request's id; guarded by the connection's lock. */
     long id;
-    /** Nobody wants the grant any more; guarded by the connection's lock. */
+    /** The grant is no longer wanted; guarded by the connection's lock. */
     boolean abandoned;
-    /** System.nanoTime beyond which no answer is expected; null for none. */
+    /** System.nanoTime until which an answer is expected; null for no limit. */
     Long limit;
 
     /** The grant became the outcome of its asker. */
     boolean taken;
-    /** Of a release-many: one code a hold. */
+    /** For a release-many: one code per hold. */
     int[] codes;
 
-    /** Of an inspect: the state that the daemon has reported. */
+    /** For an inspect: the state that the daemon has reported. */
     Inspection inspection;
 
     private volatile Answer answer;
@@ -76,7 +79,7 @@ final class Call extends Wait {
         return answer;
     }
 
-    /** Sets the answer, which is final; whoever does calls end after, without a lock. */
+    /** Sets the answer, which is final. The caller then calls end, without a lock. */
     void answered(Answer a) {
         if (answer == null) {
             answer = a;

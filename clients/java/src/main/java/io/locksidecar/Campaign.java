@@ -7,13 +7,13 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * What an {@link Election} does, once: it waits for the lock, leads, and waits again, all on one thread, which calls
- * onLost too. A thread of its own, {@link Work}, is in onElected. Who is waited for last, at the end of a term, is that
- * thread; then the lock is released.
+ * One campaign of an {@link Election}: it waits for the lock, leads, and waits again, all on one thread, which also
+ * calls onLost. A thread of its own, {@link Work}, runs onElected. At the end of a term, the campaign waits for that
+ * thread, and then releases the lock.
  */
 final class Campaign {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
-    /** Milliseconds between attempts that fail, the first and the longest. */
+    /** Milliseconds between two failed attempts: the first pause, and the longest. */
     private static final long PAUSE = 20;
     private static final long LONGEST = 2000;
 
@@ -33,7 +33,7 @@ final class Campaign {
     private volatile Work work;
     private volatile Throwable failure;
 
-    /** What the campaign waits for, when it does not wait for the lock. */
+    /** What the campaign waits for if it does not wait for the lock. */
     private final Wait turn = new Wait() {
         @Override
         boolean done() {
@@ -46,7 +46,7 @@ final class Campaign {
     /** The thread of one onElected. */
     private final class Work extends Thread {
         private final Term term;
-        /** TRUE when it has begun, FALSE when it never will. */
+        /** TRUE if it has begun, FALSE if it never will. */
         private final AtomicReference<Boolean> begun = new AtomicReference<>();
         volatile Throwable thrown;
 
@@ -69,7 +69,7 @@ final class Campaign {
         }
     }
 
-    /** Returns the hold of the client's term in whose onElected a thread is; null in none. */
+    /** Returns the hold of the term of this client whose onElected runs in a thread; null if there is none. */
     static Hold termIn(Thread thread, Link link) {
         return thread instanceof Campaign.Work work && work.term.hold.conn.link() == link ? work.term.hold : null;
     }
@@ -88,7 +88,7 @@ final class Campaign {
         return key.text(0);
     }
 
-    /** Returns the term that goes on, or has just ended; null without one. */
+    /** Returns the term that continues, or has just ended; null without one. */
     Term term() {
         return term;
     }
@@ -97,7 +97,7 @@ final class Campaign {
         return failure;
     }
 
-    /** Begins to campaign: run is to follow, on any thread. */
+    /** Begins to campaign. The caller runs run on any thread after that. */
     void enter() {
         mu.lock();
         try {
@@ -143,7 +143,7 @@ final class Campaign {
             stopped = true;
             a = asking;
             if (state == State.STARTED) {
-                end(); // no thread has come to it yet
+                end(); // no thread has started with it yet
             }
         } finally {
             mu.unlock();
@@ -155,7 +155,7 @@ final class Campaign {
         turn.wake();
     }
 
-    /** Waits for the end, unless a callback asks for that, or it is interrupted. */
+    /** Waits for the end, unless a callback calls this, or the thread is interrupted. */
     void await() {
         mu.lock();
         Thread me = Thread.currentThread();
@@ -210,7 +210,7 @@ final class Campaign {
         return interrupted;
     }
 
-    /** Waits for the lock, over all that may mend itself; null when the election is stopped. */
+    /** Waits for the lock, also over failures that may pass; null if the election is stopped. */
     private Hold elected() throws InterruptedException {
         long pause = PAUSE;
         for (boolean said = false; ask(); ) {
@@ -243,7 +243,10 @@ final class Campaign {
         return null;
     }
 
-    /** Tells whether a later attempt may succeed. A lock that this thread has lost would never be released meanwhile. */
+    /**
+     * Tells whether a later attempt may succeed. A lock that this thread has lost would never be released during the
+     * attempts.
+     */
     private boolean mends(LockException e) {
         return e instanceof UnavailableException || e instanceof LimitException
                 || e instanceof LostException && link.lossOf(asking) == null;
@@ -275,7 +278,7 @@ final class Campaign {
             }
         } catch (InterruptedException e) {
             interrupted = true;
-        } catch (Throwable e) { // no thread is to be had
+        } catch (Throwable e) { // there are no threads left
             fail(e);
         }
         if (!t.over() && w.thrown != null) {
@@ -314,7 +317,7 @@ final class Campaign {
         }
     }
 
-    /** Ends a term, of which nothing works any more. */
+    /** Ends a term after its work has ended. */
     private void leave(Hold hold) {
         mu.lock();
         term = null;
@@ -323,7 +326,7 @@ final class Campaign {
         try {
             Holding.release(hold, false);
         } catch (NotHeldException e) {
-            LOG.log(System.Logger.Level.DEBUG, e.getMessage()); // it was told of, or was to be given up anyway
+            LOG.log(System.Logger.Level.DEBUG, e.getMessage()); // its owner was told, or the term was ending anyway
         }
     }
 
@@ -335,7 +338,7 @@ final class Campaign {
         }
     }
 
-    /** Waits for a thread to end, whatever comes; true if an interrupt did. */
+    /** Waits for a thread to end, in any case; true if this thread was interrupted. */
     private static boolean join(Thread t) {
         boolean interrupted = false;
         while (true) {
@@ -348,7 +351,7 @@ final class Campaign {
         }
     }
 
-    /** Tells whether what onElected threw says no more than that its term is over. */
+    /** Tells whether the exception of onElected only says that its term is over. */
     private static boolean isEnd(Term t, Throwable thrown) {
         Throwable e = thrown;
         for (int depth = 0; e != null && depth < 100; depth++) {

@@ -35,7 +35,7 @@ final class Codes {
     static final int SHARED = 1;
     static final int PERMIT = 2;
 
-    /** Flag of an acquire: nobody renews but the client. */
+    /** Flag of an acquire: only the client renews. */
     static final int FIXED = 1;
     /** Flag of a release: answer before the store has confirmed. */
     static final int ASYNC = 1;
@@ -45,7 +45,7 @@ final class Codes {
     /** Flag of an inspect: name the holders. */
     static final int HOLDERS = 1;
 
-    /** The payload's limit before a welcome has said otherwise. */
+    /** The payload's limit before a welcome states another one. */
     static final int MAX_FRAME = 65536;
     static final int MAX_KEY = 512;
     static final int MAX_KEYS = 1024;
@@ -53,7 +53,7 @@ final class Codes {
     static final int MAX_NAME = 128;
     static final long MAX_WAIT = 1L << 40;
 
-    /** What a code is called, and the exception for it. */
+    /** The name of a code, and the exception for it. */
     record Failure(String name, Function<String, LockException> make) {}
 
     static final Map<Integer, Failure> FAILURES = Map.ofEntries(
@@ -93,7 +93,7 @@ final class Codes {
 
     private Codes() {}
 
-    /** Makes the exception for a failed reply; a code of a later version is a plain LockException. */
+    /** Returns the exception for a failed reply. A code of a later version becomes a plain LockException. */
     static LockException failure(long code, String text) {
         Failure f = FAILURES.get((int) code);
         String name = f == null ? "code " + code : f.name();

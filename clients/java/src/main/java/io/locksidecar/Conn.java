@@ -11,53 +11,53 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 
 /**
- * One session: what is asked on it and what is held on it. It lives once; after its end a new one is made.
+ * One session: its requests and its holds. It is never used again after its end.
  *
- * <p>The I/O thread of its {@link Link} reads, and applies each frame ({@link Incoming}). Callers add {@link
- * Requests} and write them ({@link Outbox}). The one lock, mu, guards everything that is not said to be
- * otherwise. Nothing of the user's runs under it, and nothing waits under it.
+ * <p>The I/O thread of its {@link Link} reads, and applies each frame ({@link Incoming}). Callers add {@link Requests}
+ * and write them ({@link Outbox}). The one lock, mu, guards everything unless a comment says otherwise. No code of the
+ * user runs while it is held, and nothing waits while it is held.
  */
 final class Conn {
-    /** Nanoseconds between looks for calls without an answer in time. */
+    /** Nanoseconds between two checks for calls that were not answered in time. */
     private static final long LOOK = 500_000_000;
 
     final ReentrantLock mu = new ReentrantLock();
-    /** Why the connection has ended; from then on nothing is held. */
+    /** The reason for the end of the connection. From then on nothing is held. */
     volatile LockException dead;
     /** System.nanoTime of its beginning. */
     final long since = System.nanoTime();
 
-    /** What callers ask here. */
+    /** The requests of callers. */
     final Requests requests;
-    /** How callers give up what they hold here. */
+    /** The releases of callers. */
     final Releases releases;
     private final Link link;
     private final Outbox out;
-    /** The I/O thread's own. */
+    /** Only the I/O thread uses it. */
     private final Welcome welcome = new Welcome();
 
     private final Holds holds;
     private final Incoming incoming;
-    /** What is in flight, by id. */
+    /** The calls in flight, by id. */
     final Map<Long, Call> pending = new HashMap<>();
-    /** Withdrawn acquires whose fate is not known, by whom and for what: the next one there waits for it. */
+    /** The withdrawn acquires whose result is not known, by hold. The next acquire of that hold waits for it. */
     final Map<Hold.Id, Integer> leaving = new HashMap<>();
-    /** What waits for the I/O thread to have read everything that has arrived. */
+    /** Tasks that wait until the I/O thread has read everything that has arrived. */
     private final List<Runnable> caughtUp = new ArrayList<>();
-    /** Those of them who came before the reading that goes on, and when it began. */
+    /** The tasks that were added before the present reading, and when it began. */
     private List<Runnable> looking = new ArrayList<>();
     private long seen;
-    /** Calls that have ended: dealt with once mu is given back. */
+    /** Calls that have ended. They are handled after mu is released. */
     private List<Runnable> ended = new ArrayList<>();
-    /** Losses to be told: after the ended calls, so that no listener delays a caller. */
+    /** Losses to be reported. They follow the ended calls, so that no listener delays a caller. */
     private List<Runnable> told = new ArrayList<>();
-    /** System.nanoTime when to look for calls without an answer. */
+    /** System.nanoTime of the next check for calls without an answer. */
     private long lookAt = since + LOOK;
-    /** The I/O thread's own: something was read since the last sweep. */
+    /** Something was read since the last sweep. Only the I/O thread uses it. */
     private boolean heard;
-    /** The I/O thread's own: System.nanoTime since which nothing was read while a call waits. */
+    /** System.nanoTime since which nothing was read while a call waits. Only the I/O thread uses it. */
     private long quietSince = since;
-    /** The I/O thread's own: System.nanoTime of a ping after which nothing was read; null without one. */
+    /** System.nanoTime of a ping after which nothing was read; null without one. Only the I/O thread uses it. */
     private Long probedAt;
 
     Conn(Link link, SocketChannel channel, Runnable wakeup) {
@@ -73,7 +73,7 @@ final class Conn {
         return link;
     }
 
-    /** Bounds the time for which an answer is waited for. */
+    /** Sets the time until which an answer is expected. */
     void limit(Call c) {
         mu.lock();
         try {
@@ -91,7 +91,7 @@ final class Conn {
         return welcome;
     }
 
-    /** Returns the owner's hold, if it has one here that is not known to be over. */
+    /** Returns the owner's hold on this connection; null if there is none, or if it is known to be over. */
     Hold find(Hold.Id id) {
         mu.lock();
         try {
@@ -116,10 +116,10 @@ final class Conn {
         incoming.apply(payload);
     }
 
-    /** Counts an acquire that is withdrawn, by 1, and by -1 when its fate is known; mu is held. */
+    /** Counts a withdrawn acquire, by 1, and by -1 when its result is known. mu is held. */
     void leaves(Call c, int by) {
         if (c.asker.keys().permits() > 0) {
-            return; // who asks for another permit is never given this one
+            return; // another acquire of a permit is never granted this one
         }
         for (Hold hold : c.holds) {
             int count = leaving.getOrDefault(hold.id, 0) + by;
@@ -131,13 +131,13 @@ final class Conn {
         }
     }
 
-    /** Sets how a call ended; mu is held. */
+    /** Sets the end of a call. mu is held. */
     void finish(Call c, Call.Answer answer) {
         c.answered(answer);
         ended.add(c::end);
     }
 
-    /** Notes, on the I/O thread, that it reads what has arrived until now. */
+    /** Records that the I/O thread now reads everything that has arrived. */
     void look() {
         mu.lock();
         try {
@@ -150,8 +150,9 @@ final class Conn {
     }
 
     /**
-     * Ends the holds whose stated validity is over, on the I/O thread when all that had arrived at the last look
-     * was read, and calls that had no answer in time; and runs what waited for that moment.
+     * Ends the holds whose stated validity is over, and the calls that were not answered in time; and runs the tasks
+     * that waited for this moment. The I/O thread calls it when everything has been read that had arrived at the last
+     * look.
      */
     void sweep() {
         List<Runnable> waiting;
@@ -180,14 +181,17 @@ final class Conn {
         }
     }
 
-    /** Releases a hold that has run out, or the daemon would go on renewing it for nobody; mu is held. */
+    /** Releases a hold that has run out, because the daemon would continue to renew it. mu is held. */
     private void giveBack(Hold hold) {
         for (int i = 0; i < hold.grants; i++) {
             requests.release(hold);
         }
     }
 
-    /** Ends a hold if its stated validity is over: a program is told so, and what was not read before cannot change it. */
+    /**
+     * Ends a hold whose stated validity is over. The program is told so, and messages that were not read cannot change
+     * it.
+     */
     void lapse(Hold hold) {
         mu.lock();
         try {
@@ -220,13 +224,13 @@ final class Conn {
         return probedAt != null && t - patientUntil() >= 0;
     }
 
-    /** Returns the System.nanoTime until which nothing need be done if nothing is read. */
+    /** Returns the System.nanoTime until which there is nothing to do if nothing is read. */
     private long patientUntil() {
         long third = link.timeout() / 3;
         return probedAt == null ? quietSince + third : probedAt + link.timeout() - third;
     }
 
-    /** Notes, on the I/O thread, that something was read. */
+    /** Records, on the I/O thread, that something was read. */
     void heard() {
         heard = true;
     }
@@ -236,7 +240,7 @@ final class Conn {
             if (c.limit == null || t - c.limit <= 0 || c.abandoned) {
                 continue;
             }
-            if (c.asker != null) { // has to be withdrawn
+            if (c.asker != null) { // it has to be withdrawn
                 ended.add(() -> c.asker.giveUp(link.silent()));
             } else {
                 pending.remove(c.id);
@@ -264,7 +268,7 @@ final class Conn {
         }
     }
 
-    /** Writes what was added, and wakes whoever waited; mu is not held. */
+    /** Writes the added requests, and wakes waiting threads. mu is not held. */
     void flush() {
         List<Runnable> now = List.of();
         List<Runnable> then = List.of();
@@ -290,12 +294,12 @@ final class Conn {
         }
     }
 
-    /** Has r run as whenCaughtUp does; mu is held, and the caller wakes the I/O thread after. */
+    /** Runs r as whenCaughtUp does. mu is held, and the caller wakes the I/O thread afterwards. */
     void whenCaughtUpLocked(Runnable r) {
         caughtUp.add(r);
     }
 
-    /** Returns how many requests await their replies. */
+    /** Returns the number of requests that wait for their replies. */
     int inFlight() {
         mu.lock();
         try {
@@ -305,7 +309,7 @@ final class Conn {
         }
     }
 
-    /** Returns what writing has failed with, or null. */
+    /** Returns the error of writing, or null. */
     IOException fault() {
         mu.lock();
         try {
@@ -315,17 +319,22 @@ final class Conn {
         }
     }
 
-    /** Waits, but not for long, until what has arrived was read: it may extend holds. Does nothing on the I/O thread. */
+    /**
+     * Waits for a short time until everything that has arrived was read, because it may extend holds. Does nothing on
+     * the I/O thread.
+     */
     void settle() {
         if (Thread.currentThread() instanceof IoThread) {
-            return; // it runs a callback, as the program's executor
+            return; // it runs a callback, because the program's executor does so
         }
         Wait.Flag read = new Wait.Flag();
         whenCaughtUp(read::set);
         read.awaitUninterruptibly(System.nanoTime() + LOOK);
     }
 
-    /** Has r run, which must not block, once what has arrived was read; at once if the connection has ended. */
+    /**
+     * Runs r, which must not block, once everything that has arrived was read; at once if the connection has ended.
+     */
     void whenCaughtUp(Runnable r) {
         boolean late;
         mu.lock();
@@ -352,7 +361,7 @@ final class Conn {
             if (dead != null) {
                 return;
             }
-            dead = why; // from here on nothing is owned, so that others may be let in
+            dead = why; // from here on nothing is owned, so that others may get the locks
             holds.loseAll(reason);
             for (Call c : pending.values()) {
                 finish(c, new Call.Answer(-1, "", 0, gone()));
@@ -373,7 +382,7 @@ final class Conn {
         }
     }
 
-    /** Makes an error of our own from what the connection died of. */
+    /** Makes an error from the one that has ended the connection. */
     LockException gone() {
         LockException why = dead;
         if (why instanceof ProtocolException) {

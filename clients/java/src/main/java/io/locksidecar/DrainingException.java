@@ -1,8 +1,6 @@
 package io.locksidecar;
 
-/**
- * The daemon is going away and lets nobody new in.
- */
+/** The daemon is going away and grants no new locks. */
 public class DrainingException extends UnavailableException {
     private static final long serialVersionUID = 1L;
 

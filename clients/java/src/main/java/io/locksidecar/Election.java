@@ -5,9 +5,8 @@ import java.util.Optional;
 import java.util.concurrent.Executor;
 
 /**
- * A candidate for being the one that leads: made by {@link Sidecar#election}. It campaigns until it is stopped, and
- * leads for a {@link Term} at a time. There is no more to it than an exclusive lock on the key, so it excludes the
- * key's other lockers too.
+ * A candidate for leadership, made by {@link Sidecar#election}. It campaigns until it is stopped, and leads for one
+ * {@link Term} at a time. An election is an exclusive lock on the key, so it also excludes other lockers of the key.
  *
  * <pre>{@code
  * try (Election election = sidecar.election("scheduler", term -> {
@@ -20,38 +19,37 @@ import java.util.concurrent.Executor;
  * }
  * }</pre>
  *
- * <p><b>Whose turn it is.</b> Candidates are elected in the order in which they came, as for any lock. {@link
- * #resign} gives the present term up and goes to the end of the queue; {@link #stop} gives it up and ends the
- * campaign.
+ * <p><b>Order.</b> Candidates are elected in the order in which they arrived, as for any lock. {@link #resign} ends the
+ * present term and goes to the end of the queue. {@link #stop} ends the term and the campaign.
  *
- * <p><b>A term given up is released last:</b> the thread of {@link Listener#onElected} is interrupted, {@link
- * Listener#onLost} is called, and only when both have returned is the lock released. So a successor never begins while
- * our own term still works; and an {@code onElected} that does not end keeps the leadership from everybody.
+ * <p><b>The end of a term by the candidate itself.</b> The thread of {@link Listener#onElected} is interrupted, and
+ * {@link Listener#onLost} is called. The lock is released only when both have returned. So a successor never begins
+ * while this term still works. An {@code onElected} that does not return keeps the lock.
  *
- * <p><b>A term that is lost</b> (the daemon was killed, or this process stopped for too long) cannot be kept: others
- * may lead at once. The thread of {@code onElected} is interrupted and {@code onLost} called at once, while {@code
- * onElected} may still run, and only {@link Term#fence} protects what it still writes. The next term does not begin
- * before both have returned.
+ * <p><b>The loss of a term</b> (because the daemon was killed, or this process was stopped for too long). Another
+ * candidate may lead at once. The thread of {@code onElected} is interrupted and {@code onLost} is called at once.
+ * {@code onElected} may still run, and only {@link Term#fence} protects its writes. The next term does not begin before
+ * both have returned.
  *
- * <p><b>The daemon</b> being away or draining, its store being unavailable, or a limit being reached do not end a
- * campaign: it goes on, with pauses that grow to two seconds. What cannot mend itself ends it: {@link DeniedException},
- * {@link InvalidException}, {@link UnsupportedException}, {@link ProtocolException}, and the client's being closed.
+ * <p><b>Failures.</b> A campaign continues if the daemon is away or draining, its store is unavailable, or a limit is
+ * reached. Its pauses grow to two seconds. These end it: {@link DeniedException}, {@link InvalidException}, {@link
+ * UnsupportedException}, {@link ProtocolException}, and closing the client.
  */
 public final class Election implements AutoCloseable {
-    /** What a candidate does with its terms. */
+    /** The program's part of an election. */
     @FunctionalInterface
     public interface Listener {
         /**
-         * Begins a term, in a thread of its own, a daemon thread. That it returns does not end the term, which lasts
-         * until it is lost or given up; at that moment the thread is interrupted if it is still here.
+         * Begins a term, in a daemon thread of its own. The term does not end when this method returns, but when it is
+         * lost or ended by the candidate. At that moment the thread is interrupted if it still runs the method.
          *
          * <p>The thread works under the term. So an acquire of the election's key in it, other than by a named {@link Owner} or
          * without blocking, is refused as for any lock that the thread holds: with {@link AlreadyHeldException} during the
          * term, and with {@link LostException} after its loss.
          *
-         * <p>An exception gives the term up and ends the campaign, unless it says no more than that the term was over
-         * when it was thrown: an {@link InterruptedException}, a {@link ClosedByInterruptException} or this term's
-         * {@link LostException}, or one caused by them.
+         * <p>An exception ends the term and the campaign, unless it only says that the term was already over: an {@link
+         * InterruptedException}, a {@link ClosedByInterruptException} or this term's {@link LostException}, or one
+         * caused by them.
          *
          * @param term the term that begins
          * @throws Exception whatever it likes
@@ -59,12 +57,11 @@ public final class Election implements AutoCloseable {
         void onElected(Term term) throws Exception;
 
         /**
-         * Hears that a term is over: called once for each {@link #onElected} that has begun, at once, by the thread
-         * of the campaign, while {@code onElected} may still run. An exception ends the campaign. By itself it does
-         * nothing.
+         * Is called when a term is over: once for each {@link #onElected} that has begun, at once, by the thread of the
+         * campaign, even if {@code onElected} still runs. An exception ends the campaign. The default does nothing.
          *
          * @param term the term that is over
-         * @param reason the loss; nothing if we gave the term up ourselves
+         * @param reason the loss; empty if the candidate ended the term itself
          * @throws Exception whatever it likes
          */
         default void onLost(Term term, Optional<LostException> reason) throws Exception {}
@@ -79,7 +76,7 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Returns what the candidates compete for.
+     * Returns the key of the election.
      *
      * @return the key
      */
@@ -90,10 +87,10 @@ public final class Election implements AutoCloseable {
     /**
      * Campaigns in this thread, until the election is stopped or closed.
      *
-     * @throws InterruptedException if this thread is interrupted: that ends the campaign as {@link #stop} does, and
-     *     the leadership has been given up
-     * @throws LockException if the campaign ended with an error that cannot mend itself. One is that this thread holds the key
-     *     by a lock or lease, or has lost it and not released it
+     * @throws InterruptedException if this thread is interrupted: that ends the campaign as {@link #stop} does, and the
+     *     lock has been released
+     * @throws LockException if the campaign ended with an error that does not pass. One is that this thread holds the
+     *     key by a lock or lease, or has lost it and not released it
      * @throws IllegalStateException if this election has campaigned before
      * @throws Exception if the listener threw it
      */
@@ -152,24 +149,24 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Gives up the present term, if there is one, and goes to the end of the queue. Returns at once: the leadership is
-     * released when the listener has come to its end.
+     * Ends the present term, if there is one, and goes to the end of the queue. Returns at once: the lock is released
+     * when the listener has returned.
      */
     public void resign() {
         campaign.resign();
     }
 
     /**
-     * Ends the campaign, and gives up the present term if there is one. Returns at once: the leadership is released
-     * when the listener has come to its end; {@link #close} waits for that.
+     * Ends the campaign, and the present term if there is one. Returns at once: the lock is released when the listener
+     * has returned. {@link #close} waits for that.
      */
     public void stop() {
         campaign.stop();
     }
 
     /**
-     * Stops, and waits until the listener has come to its end and the leadership is released. Called by the listener it
-     * does not wait. An interrupt ends the wait, and is kept; what is left to be done is done all the same. Idempotent.
+     * Stops, and waits until the listener has returned and the lock is released. If the listener calls it, it does not
+     * wait. An interrupt ends the wait, and is kept; the rest is still done. Idempotent.
      */
     @Override
     public void close() {
@@ -178,8 +175,8 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Tells whether we lead at this very moment, by all that the daemon has stated. Asks nobody, and blocks no longer than {@link
-     * Lease#isValid} does.
+     * Tells whether this candidate leads now, by everything that the daemon has stated. Sends nothing, and blocks no
+     * longer than {@link Lease#isValid} does.
      *
      * @return whether there is a term that is {@linkplain Term#isValid valid}
      */
@@ -190,16 +187,16 @@ public final class Election implements AutoCloseable {
     /**
      * Returns the present term.
      *
-     * @return the term; nothing while we do not lead
+     * @return the term; empty while this candidate does not lead
      */
     public Optional<Term> term() {
         return Optional.ofNullable(campaign.term()).filter(Term::isValid);
     }
 
     /**
-     * Returns what ended the campaign: what the listener threw, or an error that cannot mend itself.
+     * Returns what ended the campaign: an exception of the listener, or an error that does not pass.
      *
-     * @return the failure; nothing while the campaign goes on, and after a stop
+     * @return the failure; empty while the campaign continues, and after a stop
      */
     public Optional<Throwable> failure() {
         return Optional.ofNullable(campaign.failure());

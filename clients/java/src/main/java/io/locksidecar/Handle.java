@@ -17,7 +17,7 @@ final class Handle {
         this.ref = new Ref(this, kind);
     }
 
-    /** Names a handle as messages do, without keeping it in memory. */
+    /** Names a handle in messages, without keeping it in memory. */
     static final class Ref extends WeakReference<Handle> {
         private final String kind;
 
@@ -58,7 +58,7 @@ final class Handle {
         return owners.size();
     }
 
-    /** Names it as messages do. */
+    /** Returns its name in messages. */
     @Override
     public String toString() {
         return ref.toString();

@@ -6,24 +6,24 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
 /**
- * One owner's possession of one key: what the daemon granted, for how long, and how often its owner acquired it.
- * Fields are guarded by the connection's lock; the volatile ones may be read without it.
+ * One owner's possession of one key: the grant of the daemon, its validity, and how often its owner has acquired it.
+ * The connection's lock guards the fields; volatile ones may be read without it.
  */
 final class Hold {
     /**
-     * What a hold is called on a connection, and in a client. An owner has a key's lock once, but may have several
-     * permits of its semaphore: permit is the fence of such a one, and 0 of a lock.
+     * The identity of a hold on a connection, and in a client. An owner has a key's lock once, but may have several
+     * permits of its semaphore. permit is the fence of a permit, and 0 for a lock.
      */
     record Id(String key, long owner, long permit) {
-        /** In place of the fence of a permit that is asked for. */
+        /** Replaces the fence of a permit that is not granted yet. */
         private static final long ASKED = -1;
 
-        /** Returns what a lock's hold is called. */
+        /** Returns the id of a lock's hold. */
         static Id lock(String key, long owner) {
             return new Id(key, owner, 0);
         }
 
-        /** Returns what the hold that is asked for is called until it is granted. */
+        /** Returns the id of a requested hold until it is granted. */
         static Id asked(Keys keys, int i, long owner) {
             return new Id(keys.text(i), owner, keys.permits() > 0 ? ASKED : 0);
         }
@@ -33,7 +33,7 @@ final class Hold {
     final Id id;
     /** The key in UTF-8. */
     final byte[] name;
-    /** The thread or Owner who has to hear of a loss at its unlock; null for a lease that nobody else can name. */
+    /** The thread or Owner that must be told of a loss when it unlocks; null for a lease that has no other name. */
     final WeakReference<?> keeper;
     /** The place where it was acquired, if one thread is expected to release it; else null. */
     final Site site;
@@ -44,26 +44,26 @@ final class Hold {
 
     volatile long fence;
     volatile boolean shared;
-    /** Acquired as fixed; a re-entry does not change that. */
+    /** Acquired as fixed. A re-entry does not change that. */
     final boolean fixed;
-    /** Until when it is valid by all that was stated, on our clock in nanoseconds. */
+    /** The end of the stated validity, in nanoseconds of this process's clock. */
     volatile long valid;
-    /** When it ends, likewise, whatever a keepalive states; 0 for never. */
+    /** The end of the hold in the same clock, whatever a keepalive states; 0 for never. */
     volatile long end;
-    /** How often the daemon granted it; re-entry is counted here alone. */
+    /** How often the daemon granted it. The client itself counts re-entries. */
     int grants;
-    /** How often its owner acquired it, by mode. */
+    /** How often its owner has acquired it, by mode. */
     int writes;
     int reads;
     /** Released or lost: no longer in the table. Set last. */
     volatile boolean over;
-    /** Why it was lost, once it was. */
+    /** The reason, once it was lost. */
     volatile String lost;
-    /** To be told of the loss; each once. */
+    /** Are told of the loss, each once. */
     @SuppressWarnings({"unchecked", "rawtypes"})
     Consumer<LostException>[] tell = new Consumer[0];
 
-    /** Hears of every loss, of one by closing the client too; at once, on any thread, and must not block. */
+    /** Is told of every loss, even when the client is closed; at once, on any thread, and must not block. */
     Runnable watcher;
 
     private CompletableFuture<LostException> stage;
@@ -78,7 +78,7 @@ final class Hold {
         this.site = site;
     }
 
-    /** Takes in what can release it: the lease alone, unless its owner has a name or is the thread. */
+    /** Records what can release it: the lease alone, unless its owner has a name or is the thread. */
     void leased(Object lease) {
         if (site != null && !site.bound()) {
             by = new WeakReference<>(lease);
@@ -100,7 +100,7 @@ final class Hold {
         return id.permit != 0;
     }
 
-    /** Returns the hold of a permit that was asked for as this, and granted with a fence. */
+    /** Returns the hold of a granted permit that was requested as this. */
     Hold permit(long permit) {
         Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, fixed, null, null);
         hold.fence = permit;
@@ -126,20 +126,20 @@ final class Hold {
         }
     }
 
-    /** Takes in that the hold is valid until then; what was stated before stays true. */
+    /** Records that the hold is valid until then. Earlier statements stay true. */
     void state(long until) {
         long v = Math.max(until, valid);
         valid = end == 0 ? v : Math.min(v, end);
     }
 
-    /** Tells whether it is held at this very moment, by what was stated. */
+    /** Tells whether it is held now, by everything that was stated. */
     boolean owned() {
         return !over && conn.dead == null && BootClock.SYSTEM.now() < valid;
     }
 
     /**
-     * Tells a program whether it is held at this very moment. One that has run out is lost from then on. If what has arrived
-     * may decide, this waits, but not for long, until it was read.
+     * Tells a program whether it is held now. A hold that has run out is lost from then on. If a message that has
+     * arrived may decide, this waits for a short time until it was read.
      */
     boolean held() {
         if (owned()) {
@@ -152,17 +152,17 @@ final class Hold {
         return owned();
     }
 
-    /** Returns for how many nanoseconds it is certainly held, 0 when it is not. */
+    /** Returns for how many nanoseconds it is certainly held; 0 if it is not. */
     long remaining() {
-        return held() ? Math.max(1, valid - BootClock.SYSTEM.now()) : 0; // 0 would say that it is lost
+        return held() ? Math.max(1, valid - BootClock.SYSTEM.now()) : 0; // 0 would mean that it is lost
     }
 
-    /** Returns the reason of a loss that the client itself notices at that time of its clock. */
+    /** Returns the reason for a loss that the client itself notices at that time of its clock. */
     String reasonAt(long now) {
         return end == 0 || now < end ? "silence" : fixed ? "fixed_end" : "too_long";
     }
 
-    /** Returns the nanoseconds until its end, 0 when it is over; null if it has none. */
+    /** Returns the nanoseconds until its end, 0 if it is over; null if it has no end. */
     Long untilEnd() {
         long e = end;
         return e == 0 ? null : (Long) (held() ? Math.max(1, e - BootClock.SYSTEM.now()) : 0);
@@ -186,7 +186,7 @@ final class Hold {
                 id.key, fence, lost);
     }
 
-    /** Names it as messages do. */
+    /** Returns its name in messages. */
     @Override
     public String toString() {
         return (isPermit() ? "permit of \"" : "lock \"") + id.key + '"';
@@ -203,7 +203,7 @@ final class Hold {
         return stage;
     }
 
-    /** Adds who is told of the loss, unless it is there; the connection's lock is held. */
+    /** Adds a listener of the loss, unless it is there. The connection's lock is held. */
     void listen(Consumer<LostException> listener) {
         for (Consumer<LostException> one : tell) {
             if (one == listener) {
@@ -214,14 +214,17 @@ final class Hold {
         tell[tell.length - 1] = listener;
     }
 
-    /** Forgets who is told of the loss: listeners may refer to the lease that could release it. The connection's lock is held. */
+    /**
+     * Forgets the listeners of the loss, because they may refer to the lease that could release it. The connection's
+     * lock is held.
+     */
     @SuppressWarnings({"unchecked", "rawtypes"})
     void forgetListeners() {
         tell = new Consumer[0];
         watcher = null;
     }
 
-    /** Takes a listener out; the connection's lock is held. */
+    /** Removes a listener. The connection's lock is held. */
     @SuppressWarnings({"unchecked", "rawtypes"})
     void unlisten(Consumer<LostException> listener) {
         tell = Arrays.stream(tell).filter(one -> one != listener).toArray(Consumer[]::new);

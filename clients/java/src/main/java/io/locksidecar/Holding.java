@@ -12,7 +12,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
-/** What can be done with a hold, for locks and leases alike. Nothing is kept here. */
+/** The operations on a hold, for locks and leases alike. It has no state. */
 final class Holding {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
 
@@ -49,7 +49,7 @@ final class Holding {
                 then);
     }
 
-    /** Returns the hold of an acquire of one key, or null if somebody else has the lock. */
+    /** Returns the hold of an acquire of one key, or null if another owner has the lock. */
     static Hold hold(Object outcome, LockOptions options) {
         Hold[] holds = holds(outcome);
         if (holds == null) {
@@ -61,7 +61,7 @@ final class Holding {
         return holds[0];
     }
 
-    /** Returns an acquire's holds, or null if somebody else has one of the locks. */
+    /** Returns an acquire's holds, or null if another owner has one of the locks. */
     static Hold[] holds(Object outcome) {
         if (outcome instanceof LockException e) {
             throw again(e);
@@ -69,14 +69,14 @@ final class Holding {
         return outcome instanceof Hold[] holds ? holds : null;
     }
 
-    /** Says that keys could not be had, and which, if the outcome knows. */
+    /** Returns the exception for keys that were not acquired. It names the key if the outcome does. */
     static NotAcquiredException notAcquired(Keys keys, Object outcome, String why) {
         boolean known = outcome instanceof Acquire.Busy busy && busy.at() >= 0;
         String which = known ? " (\"" + keys.text(((Acquire.Busy) outcome).at()) + "\")" : "";
         return new NotAcquiredException(keys + ": " + why + which);
     }
 
-    /** Begins to tell of the hold's loss, at once if it has come already. */
+    /** Begins to report the hold's loss; at once if it has been lost already. */
     static void listen(Hold hold, Consumer<LostException> listener) {
         String lost;
         hold.conn.mu.lock();
@@ -93,15 +93,15 @@ final class Holding {
         }
     }
 
-    /** Adds this thread's trace to an exception that was made on another. */
+    /** Adds this thread's stack trace to an exception that was made on another thread. */
     private static LockException again(LockException e) {
         e.fillInStackTrace();
         return e;
     }
 
     /**
-     * Releases one acquire of a hold and waits for the daemon's answer; false if the hold was none of the
-     * caller's. A loss is thrown. A release that is not confirmed is not: the work was done under the lock.
+     * Releases one acquire of a hold and waits for the daemon's answer; false if the caller does not have the hold.
+     * Throws a loss. Does not throw if the release is not confirmed, because the work was done under the lock.
      */
     static boolean release(Hold hold, boolean shared) {
         hold.held();
@@ -129,7 +129,7 @@ final class Holding {
         ended(hold, left);
     }
 
-    /** Renews a hold, and waits for the answer; ttl 0 is the one it has. */
+    /** Renews a hold, and waits for the answer. A ttl of 0 keeps its TTL. */
     static void extend(Hold hold, long ttl) {
         check(hold);
         Call c = new Call(Codes.RENEW, hold, null, null);
@@ -187,13 +187,13 @@ final class Holding {
         }
     }
 
-    /** Returns what a call about a hold failed with, or null. */
+    /** Returns the error of a call about a hold, or null. */
     static LockException failure(Hold hold, Call c) {
         Call.Answer a = c.answer();
         boolean release = c.op == Codes.RELEASE || c.op == Codes.RELEASE_MANY;
         if (a.error() instanceof ConnectionLostException e) {
             if (release) {
-                return null; // that is release, too
+                return null; // the end of the connection also releases
             }
             return hold.lost != null ? hold.loss(hold.lost) : e;
         }
@@ -216,7 +216,7 @@ final class Holding {
         return c.codes == null ? null : failure(c);
     }
 
-    /** Returns what a release-many that was answered failed with for the first hold, a loss before all; or null. */
+    /** Returns the first error of a release-many that was answered, a loss before others; or null. */
     private static LockException failure(Call c) {
         LockException first = null;
         for (int i = 0; i < c.codes.length; i++) {
@@ -231,7 +231,7 @@ final class Holding {
         return first;
     }
 
-    /** Waits for the end of the releases of several holds. A loss is thrown, the first; see {@link #release}. */
+    /** Waits for the end of the releases of several holds. Throws the first loss; see {@link #release}. */
     static void released(Hold[] holds, List<Call> calls) {
         LockException first = lost(holds);
         for (Call c : calls) {
@@ -248,7 +248,7 @@ final class Holding {
         }
     }
 
-    /** Returns the first loss of holds that were given up, or null. */
+    /** Returns the first loss of holds that were released, or null. */
     private static LockException lost(Hold[] holds) {
         for (Hold hold : holds) {
             String lost = hold.lost;
@@ -259,17 +259,17 @@ final class Holding {
         return null;
     }
 
-    /** Returns what matters more of two failures: a loss, and then the earlier one. */
+    /** Returns the worse one of two failures: a loss, or else the earlier one. */
     private static LockException worse(LockException one, LockException two) {
         return one == null || two instanceof LostException && !(one instanceof LostException) ? two : one;
     }
 
-    /** Sends releases of several holds; the future ends on the client's executor, or here. */
+    /** Sends releases of several holds. The future completes on the client's executor, or on this thread. */
     static CompletableFuture<Void> async(Hold[] holds, Function<Consumer<Call>, List<Call>> send) {
         CompletableFuture<Void> future = new CompletableFuture<>();
         Link link = holds[0].conn.link();
         Queue<Call> ended = new ConcurrentLinkedQueue<>();
-        AtomicInteger open = new AtomicInteger(); // less than 0 until it is known how many there are
+        AtomicInteger open = new AtomicInteger(); // negative until their number is known
         Runnable end = () -> {
             LockException first = lost(holds);
             for (Call c : ended) {
@@ -295,7 +295,7 @@ final class Holding {
         return future;
     }
 
-    /** Sends a release; the future ends on the client's executor, or here. */
+    /** Sends a release. The future completes on the client's executor, or on this thread. */
     static CompletableFuture<Void> async(Hold hold, Function<Consumer<Call>, Object> send) {
         CompletableFuture<Void> future = new CompletableFuture<>();
         Link link = hold.conn.link();
@@ -310,7 +310,7 @@ final class Holding {
         return future;
     }
 
-    /** Tells whether what has arrived, but was not read, may decide whether the hold is lost. */
+    /** Tells whether a message that has arrived, but was not read, may decide whether the hold is lost. */
     static boolean doubtful(Hold hold) {
         return !hold.over && !hold.owned();
     }

@@ -5,14 +5,14 @@ import java.util.List;
 import java.util.Map;
 import java.util.function.Consumer;
 
-/** What is held on a connection, and how it ends without a release. Guarded by the connection's lock. */
+/** The holds of a connection, and how they end without a release. Guarded by the connection's lock. */
 final class Holds {
     private final Link link;
-    /** Takes what is to be run once the lock is given back. */
+    /** Takes tasks that run after the lock is released. */
     private final Consumer<Runnable> after;
     private final Map<Hold.Id, Hold> table = new HashMap<>();
     private final Sites sites = new Sites();
-    /** No hold's validity ends before. */
+    /** No hold's validity ends before this time. */
     private long soonest = Long.MAX_VALUE;
 
     Holds(Link link, Consumer<Runnable> after) {
@@ -47,19 +47,19 @@ final class Holds {
         return doubtful != null ? doubtful : first;
     }
 
-    /** Takes in that a hold's validity was stated. */
+    /** Records that a hold's validity was stated. */
     void stated(Hold hold) {
         soonest = Math.min(soonest, hold.valid);
     }
 
-    /** Takes in that all holds are valid until then. */
+    /** Records that all holds are valid until then. */
     void state(long until) {
         for (Hold hold : table.values()) {
             hold.state(until);
         }
     }
 
-    /** Returns when the first hold's validity may end: never later than it does. */
+    /** Returns when the first hold's validity may end; never later than it does. */
     long soonest() {
         return soonest;
     }
@@ -76,7 +76,7 @@ final class Holds {
     void lose(Hold hold, String reason) {
         hold.lost = reason;
         drop(hold);
-        if (hold.writes + hold.reads > 0) { // else nobody has it, and nobody would release it
+        if (hold.writes + hold.reads > 0) { // otherwise no owner has it, and none would release it
             link.remember(hold);
         }
         if (hold.watcher != null) {

@@ -4,7 +4,7 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ReadableByteChannel;
 
-/** The reading half of a connection: cuts the stream into payloads. The I/O thread's own. */
+/** The reading half of a connection, which cuts the stream into payloads. Only the I/O thread uses it. */
 final class Inbox {
     private static final int SIZE = 1 << 16;
     /** The first four bytes of an HTTP reply. */

@@ -2,7 +2,7 @@ package io.locksidecar;
 
 import java.nio.ByteBuffer;
 
-/** What the daemon says, applied to a connection: replies end calls, grants and pushes change holds. */
+/** Applies what the daemon sends to a connection: replies end calls, and grants and pushes change holds. */
 final class Incoming {
     private final Conn conn;
     private final Holds holds;
@@ -74,7 +74,7 @@ final class Incoming {
         } else if (c.op == Codes.INSPECT) {
             c.inspection = Inspection.read(b, fields);
             answer = new Call.Answer(code, "", 0, null);
-        } else { // every other success that we ask for begins with a number
+        } else { // every other success that this client asks for begins with a number
             Welcome.need(fields, 1);
             answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
         }
@@ -90,7 +90,7 @@ final class Incoming {
         }
     }
 
-    /** Takes in an entry a hold: a grant, or the code of a release. */
+    /** Records one entry per hold: a grant, or the code of a release. */
     private void many(Call c, ByteBuffer b) {
         if (Msgpack.getArray(b) != c.holds.length) {
             throw new ProtocolException("as many entries as keys were expected");
@@ -108,12 +108,12 @@ final class Incoming {
         }
     }
 
-    /** Takes in the grant of a call's hold. */
+    /** Records the grant of a call's hold. */
     private void grant(Call c, int i, ByteBuffer b) {
         long fence = Msgpack.getCount(b);
-        Msgpack.getCount(b); // left: for showing
+        Msgpack.getCount(b); // left, which is for display
         long deadline = Msgpack.getCount(b);
-        Msgpack.getCount(b); // count: re-entry is counted here
+        Msgpack.getCount(b); // count, because the client counts re-entries itself
         long end = Msgpack.getCount(b);
         Msgpack.getCount(b); // flags
         Hold hold = c.holds[i];
@@ -125,19 +125,20 @@ final class Incoming {
             return;
         }
         if (end != 0) {
-            hold.end = Math.max(hold.end, conn.welcome().ours(end)); // it never moves to earlier, but replies do
+            // the end never moves to an earlier time, but replies may come in any order
+            hold.end = Math.max(hold.end, conn.welcome().ours(end));
         }
         hold.state(conn.welcome().ours(deadline));
         holds.stated(hold);
     }
 
-    /** Returns the hold that a grant of a lock is of. */
+    /** Returns the hold that a grant of a lock is about. */
     private Hold lock(Hold asked, long fence) {
         Hold same = holds.get(asked.id);
         if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
             return same;
         }
-        if (same != null) { // it was lost, or there would be no other fence
+        if (same != null) { // it was lost, otherwise there would be no other fence
             holds.lose(same, "gone");
         }
         holds.put(asked);
@@ -145,31 +146,31 @@ final class Incoming {
         return asked;
     }
 
-    /** Returns the hold that a grant of a permit is of, always a new one. */
+    /** Returns the hold of a granted permit, which is always a new one. */
     private Hold permit(Hold asked, long fence) {
         Hold hold = asked.permit(fence);
-        if (fence == 0 || holds.get(hold.id) != null) { // two would believe in one
+        if (fence == 0 || holds.get(hold.id) != null) { // otherwise two owners would believe that they have it
             throw new ProtocolException("a permit has no fence of its own");
         }
         holds.put(hold);
         return hold;
     }
 
-    /** Gives what was granted to who asked for it, or back; returns the loss that was not released. */
+    /** Gives a grant to its acquire, or releases it. Returns the loss that was not released. */
     private LostException taken(Call c) {
         LostException loss = conn.link().unreleased(c.asker);
         c.taken = loss == null && c.asker.take(c.holds);
         for (Hold hold : c.holds) {
             if (c.taken) {
                 hold.enter(c.asker.shared());
-            } else { // given up meanwhile
+            } else { // it was given up meanwhile
                 giveBack(hold);
             }
         }
         return loss;
     }
 
-    /** Releases one grant that nobody took. */
+    /** Releases one grant that no acquire took. */
     private void giveBack(Hold hold) {
         hold.grants--;
         if (hold.writes + hold.reads == 0 && hold.grants == 0) {
@@ -183,9 +184,9 @@ final class Incoming {
             case Codes.KEEPALIVE -> {
                 Welcome.need(fields, 2);
                 long until = conn.welcome().ours(Msgpack.getCount(b));
-                Msgpack.getCount(b); // left: for showing
+                Msgpack.getCount(b); // left, which is for display
                 holds.state(until);
-                conn.requests.ping(); // whatever the welcome said: a reload may require a heartbeat later
+                conn.requests.ping(); // whatever the welcome said, because a reload may require a heartbeat later
             }
             case Codes.LOST -> {
                 Welcome.need(fields, 4);
@@ -195,7 +196,7 @@ final class Incoming {
                 String reason = Codes.reason(Msgpack.getCount(b));
                 Hold permit = holds.get(new Hold.Id(key, owner, fence));
                 Hold hold = permit != null ? permit : holds.get(Hold.Id.lock(key, owner));
-                if (hold != null && hold.fence == fence) { // never that of a lock and of a permit of one key
+                if (hold != null && hold.fence == fence) { // a lock and a permit of one key never have the same fence
                     holds.lose(hold, reason);
                 }
             }

@@ -1,8 +1,6 @@
 package io.locksidecar;
 
-/**
- * What was asked for cannot be: a key, a TTL or a wait out of range.
- */
+/** A request is invalid: a key, a TTL or a wait is out of range. */
 public class InvalidException extends LockException {
     private static final long serialVersionUID = 1L;
 

@@ -12,14 +12,14 @@ import java.nio.file.Path;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * The one thread of a client: it connects, reads, writes what callers could not, and runs the timers. Nothing of
- * the user's runs on it, and it waits for nothing but the selector.
+ * The one thread of a client: it connects, reads, writes what callers could not write, and runs the timers. No code of
+ * the user runs on it, and it waits only for the selector.
  */
 final class IoThread extends Thread {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
-    /** Reads in a row before the rest of the I/O thread's work is looked at. */
+    /** Maximum number of reads before the rest of the I/O thread's work. */
     private static final int READS = 16;
-    /** Milliseconds for which the thread without a connection waits for the next who wants one. */
+    /** Milliseconds for which the thread without a connection waits for the next request for one. */
     private static final long LINGER = 1000;
 
     private final Link link;
@@ -35,7 +35,7 @@ final class IoThread extends Thread {
         this.link = link;
     }
 
-    /** Has it look; nothing is missed before there is a selector, since it looks first. */
+    /** Makes it check for work. Before there is a selector, nothing is missed, because it checks first. */
     void wakeup() {
         Selector s = selector;
         if (s != null) {
@@ -61,7 +61,7 @@ final class IoThread extends Thread {
         }
     }
 
-    /** Waits a little for something to do. */
+    /** Waits for a short time for something to do. */
     private boolean wanted(Selector s) throws IOException {
         if (!link.busy() && !link.closed()) {
             s.select(LINGER);
@@ -69,9 +69,9 @@ final class IoThread extends Thread {
         return link.stays();
     }
 
-    /** Makes one attempt, if somebody wants a connection and it is time, and serves the connection to its end. */
+    /** Makes one attempt, if a connection is wanted and it is time, and serves the connection to its end. */
     private void connect(Selector s) throws IOException {
-        Thread.interrupted(); // somebody who interrupts whole groups; it is nothing to us
+        Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
         Long timer = link.timers();
         Link.Next what = link.next(next);
         if (what != Link.Next.DIAL) {
@@ -91,7 +91,7 @@ final class IoThread extends Thread {
             pause = Math.min(250, 2 * pause);
             link.failed(why, next, !(why instanceof UnavailableException));
         }
-        s.selectNow(); // lets the closed channel go
+        s.selectNow(); // releases the closed channel
     }
 
     /** Returns the milliseconds until then, at least 1. */
@@ -99,7 +99,7 @@ final class IoThread extends Thread {
         return Math.max(1, (until - System.nanoTime()) / 1_000_000 + 1);
     }
 
-    /** Connects and says hello; the connection is the link's when it is welcome. */
+    /** Connects and says hello. After the welcome, the connection belongs to the link. */
     private Conn open(SocketChannel channel, Selector s) throws IOException {
         channel.configureBlocking(false);
         try {
@@ -161,7 +161,7 @@ final class IoThread extends Thread {
         c.die(why, "connection");
     }
 
-    /** Turns until the connection has ended. */
+    /** Runs until the connection has ended. */
     private void turn(Conn c, SelectionKey key, Selector s) throws IOException {
         Inbox in = (Inbox) key.attachment();
         Long lastWords = null;
@@ -171,7 +171,7 @@ final class IoThread extends Thread {
             Long timer = link.timers();
             long rest = c.patience();
             s.select(timer == null ? rest : Math.min(rest, millis(timer)));
-            Thread.interrupted(); // somebody who interrupts whole groups; it is nothing to us
+            Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
             s.selectedKeys().clear();
             c.look();
             boolean more = true;
@@ -183,7 +183,7 @@ final class IoThread extends Thread {
                 c.sweep();
             }
             IOException fault = c.fault();
-            if (fault != null) { // the daemon may have said why
+            if (fault != null) { // the daemon may have sent the reason
                 lastWords = lastWords == null ? System.nanoTime() + 1_000_000_000 : lastWords;
                 if (System.nanoTime() - lastWords >= 0) {
                     throw fault;
@@ -192,7 +192,7 @@ final class IoThread extends Thread {
         }
     }
 
-    /** Returns e with the daemon's place in its message. */
+    /** Returns e with the daemon's path in its message. */
     private LockException placed(LockException e) {
         String message = e.getMessage() + " (daemon at " + link.setup.path() + ")";
         if (e instanceof ProtocolException) {

@@ -6,10 +6,10 @@ import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 import java.util.Objects;
 
-/** A lock's name, as text and as it is sent. */
+/** A lock's name, as text and in UTF-8. */
 record Key(String text, byte[] utf8) {
 
-    /** Returns key if it is one: 1 to 512 bytes of UTF-8 without control characters. */
+    /** Returns key if it is valid: 1 to 512 bytes of UTF-8 without control characters. */
     static Key of(String key) {
         Objects.requireNonNull(key, "key");
         byte[] utf8;
@@ -29,7 +29,7 @@ record Key(String text, byte[] utf8) {
         return new Key(key, utf8);
     }
 
-    /** Returns what fits of a name or label: 128 bytes of UTF-8. */
+    /** Returns the part of a name or label that fits: 128 bytes of UTF-8. */
     static byte[] clip(String name) {
         byte[] utf8 = name.getBytes(StandardCharsets.UTF_8);
         int n = Math.min(utf8.length, Codes.MAX_NAME);

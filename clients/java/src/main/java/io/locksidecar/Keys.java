@@ -10,8 +10,8 @@ import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
 /**
- * What one request asks for: the lock of one key; those of many at once, in the order in which they were given; or one
- * of so many permits of a semaphore, if that is not 0.
+ * The keys of one request: the lock of one key; the locks of several at once, in the given order; or one permit of a
+ * semaphore. permits is the number of permits of the semaphore, and 0 for locks.
  */
 record Keys(Key[] all, boolean many, int permits) {
     private static final int SHOWN = 3;
@@ -20,7 +20,7 @@ record Keys(Key[] all, boolean many, int permits) {
         return new Keys(new Key[] {Key.of(key)}, false, 0);
     }
 
-    /** Returns what asks for a permit of the semaphore of a key, which has 1 to 10,000. */
+    /** Returns the keys for a permit of the semaphore of a key, which has 1 to 10,000. */
     static Keys permit(String key, int permits) {
         Key[] one = {Key.of(key)};
         if (permits < 1 || permits > Codes.MAX_PERMITS) {
@@ -50,7 +50,7 @@ record Keys(Key[] all, boolean many, int permits) {
         return all[i].text();
     }
 
-    /** Names them as messages do. */
+    /** Returns their names in messages. */
     @Override
     public String toString() {
         String some = Stream.of(all).limit(SHOWN).map(k -> '"' + k.text() + '"').collect(Collectors.joining(", "));

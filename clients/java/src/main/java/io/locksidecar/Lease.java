@@ -7,7 +7,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.function.Consumer;
 
 /**
- * One acquire of a lock, or one permit of a semaphore, held from its making to {@link #close}.
+ * One acquire of a lock, or one permit of a semaphore, which is held until {@link #close}.
  *
  * <pre>{@code
  * try (Lease lease = sidecar.lease("order:42")) {
@@ -15,10 +15,10 @@ import java.util.function.Consumer;
  * }
  * }</pre>
  *
- * <p>A lease belongs to no thread: any may use it, and any may close it. It is its own owner, so a second lease
- * of the same key waits for the first; unless an {@link Owner} was named, whose leases of one key are one hold that ends
- * with the last of them. (Permits of a {@link SidecarSemaphore} never are; what is said of a lock below is else true of
- * them.)
+ * <p>A lease belongs to no thread: any thread may use and close it. It is its own owner, so a second lease of the same
+ * key waits for the first. If an {@link Owner} was named, all its leases of one key are one hold, which ends with the
+ * last of them. Permits of a {@link SidecarSemaphore} are always separate; apart from that, the text below also applies
+ * to them.
  *
  * <p>A thread that would wait for a lease that it has acquired itself gets {@link AlreadyHeldException} instead, because
  * usually no other thread would close it. If another thread does, {@linkplain LockOptions#owner name an owner} for each
@@ -49,22 +49,22 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Returns the fencing token: a positive number, larger for each later holder of the key. It stays readable
-     * after the lock was lost or released. A resource that remembers the largest one it has seen and refuses
-     * smaller ones is safe from holders that do not know yet that they have lost the lock. That of a permit is no
-     * other permit's, and says nothing by its order: holders overlap.
+     * Returns the fencing token: a positive number, larger for each later holder of the key. It stays readable after
+     * the lock was lost or released. A resource that remembers the largest fence it has seen, and refuses smaller ones,
+     * is safe from holders that do not know yet that they have lost the lock. The fence of a permit differs from the
+     * fences of all other permits. Its order means nothing, because holders overlap.
      *
-     * @return the fence; 0, and no help, only of a lock where a daemon was configured to decide alone in an outage of
-     *     its store
+     * @return the fence; 0, and no help, only for a lock that a daemon has granted alone in an outage of its store, as
+     * configured
      */
     public long fence() {
         return hold.fence;
     }
 
     /**
-     * Tells whether the lock is held at this very moment, by all that the daemon has stated. Once false, it stays false. Asks
-     * nobody, and costs well under a microsecond while the lock is held. It blocks, for half a second at the most, only where
-     * this process was stopped and what arrived meanwhile has to be read first.
+     * Tells whether the lock is held now, by everything that the daemon has stated. Once false, it stays false. Sends
+     * nothing, and takes well under a microsecond while the lock is held. It blocks only if this process was stopped
+     * and messages that have arrived must be read first, and then for at most half a second.
      *
      * @return whether it is held
      */
@@ -148,8 +148,8 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Turns an exclusive lease into a shared one, without letting go in between; nothing changes for one that is
-     * shared already. The fence stays. Blocks until the daemon has answered, which it does at once.
+     * Turns an exclusive lease into a shared one, without releasing the lock in between. A shared lease does not
+     * change. The fence stays. Blocks until the daemon has answered, which it does at once.
      *
      * @throws LostException if it was lost
      * @throws NotHeldException if it was closed
@@ -179,11 +179,11 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Releases the lock, once; called again it does nothing. Blocks until the store has confirmed, or until the
-     * client's timeout, and cannot be interrupted. Nobody else's hold is ever released.
+     * Releases the lock. A second call does nothing. Blocks until the store has confirmed, or until the client's
+     * timeout, and cannot be interrupted. No other owner's hold is ever released.
      *
-     * <p>That the store has not confirmed in time, or that the connection ended just now, is not thrown: the work
-     * was done under the lock, and the daemon goes on releasing. (To hear of it, use {@link #releaseAsync}.)
+     * <p>If the store has not confirmed in time, or the connection has just ended, no exception is thrown: the work was
+     * done under the lock, and the daemon continues the release. (To hear of it, use {@link #releaseAsync}.)
      *
      * @throws LostException if the lock was lost before: what was done under it may not have been protected. A
      *     {@code try} with resources adds it to an exception of its body, as a suppressed one

@@ -4,11 +4,11 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
-/** A lease, or leases, to come. However it is completed by others, cancelled say, the acquire is withdrawn. */
+/** A lease, or leases, to come. If it is completed in another way, for example cancelled, the acquire is withdrawn. */
 final class LeaseFuture<T> extends CompletableFuture<T> {
     private final Link link;
     private final Acquire acquire;
-    /** Makes of an outcome what was asked for, or null if somebody else has the lock. */
+    /** Converts an outcome to the result, or to null if another owner has the lock. */
     private final Function<Object, T> make;
     private final Consumer<T> release;
 
@@ -24,7 +24,7 @@ final class LeaseFuture<T> extends CompletableFuture<T> {
     /** Completes with the outcome, on the executor. */
     private void deliver() {
         if (!acquire.settled()) {
-            if (isDone()) { // it goes on, for nobody
+            if (isDone()) { // the acquire continues, but is not wanted any more
                 acquire.giveUp(null);
             }
             return;
@@ -39,7 +39,7 @@ final class LeaseFuture<T> extends CompletableFuture<T> {
         if (lease == null) {
             completeExceptionally(Holding.notAcquired(
                     acquire.keys(), acquire.outcome(), "not to be had in time"));
-        } else if (!complete(lease)) { // granted after it was cancelled
+        } else if (!complete(lease)) { // it was granted after it was cancelled
             release.accept(lease);
         }
     }

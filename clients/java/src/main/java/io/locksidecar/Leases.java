@@ -10,7 +10,7 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 
 /**
- * Locks of several keys, acquired together, all or none, and held from their making to {@link #close}.
+ * Locks of several keys, which are acquired together, all or none, and held until {@link #close}.
  *
  * <pre>{@code
  * try (Leases both = sidecar.leaseAll(List.of("account:ann", "account:bob"))) {
@@ -18,15 +18,15 @@ import java.util.stream.Stream;
  * }
  * }</pre>
  *
- * <p><b>In what order.</b> In any: two callers who name the same keys in different orders never wait for each other
- * in a circle. All are tried at once, which is mostly one round trip to the store. While one of them is waited for,
- * only keys that come before it in byte order are held.
+ * <p><b>Order.</b> The order of the keys does not matter: two callers that name the same keys in different orders never
+ * wait for each other. All keys are tried at once, which usually takes one round trip to the store. While the request
+ * waits for a key, it holds only keys that come before it in byte order.
  *
- * <p><b>To lose one is to lose all.</b> They were acquired together because the work needs them together: from the
- * loss of the first on {@link #isValid} is false and {@link #remaining} zero, and {@link #onLost} tells. The others
- * are not given up by that: they keep everybody else out until {@link #close}, so that the work can be ended first.
+ * <p><b>The loss of one is the loss of all,</b> because the work needs them together. From the first loss on, {@link
+ * #isValid} is false and {@link #remaining} is zero, and {@link #onLost} reports it. The other locks stay held until
+ * {@link #close}, so that the work can be ended first.
  *
- * <p>Otherwise they are as a {@link Lease} is: they belong to no thread, and to no owner but themselves, unless
+ * <p>Apart from that, they are like a {@link Lease}: they belong to no thread, and are their own owner, unless
  * {@linkplain LockOptions#owner(Owner) one was named} or {@linkplain LockOptions#ownedByThread() the thread was}; what
  * that owner held before is acquired once more.
  */
@@ -36,7 +36,7 @@ public final class Leases implements AutoCloseable {
     private final Watcher watcher;
     private volatile boolean closed; // written under this
 
-    /** Hears of each loss, and tells of the first. */
+    /** Is told of each loss, and reports the first one. */
     private static final class Watcher implements Consumer<LostException> {
         private final CompletableFuture<LostException> stage = new CompletableFuture<>();
         private final AtomicBoolean told = new AtomicBoolean();
@@ -181,11 +181,11 @@ public final class Leases implements AutoCloseable {
     }
 
     /**
-     * Releases all the locks at once; called again it does nothing. Blocks until the store has confirmed, or until
-     * the client's timeout, and cannot be interrupted. Nobody else's hold is ever released.
+     * Releases all the locks at once. A second call does nothing. Blocks until the store has confirmed, or until the
+     * client's timeout, and cannot be interrupted. No other owner's hold is ever released.
      *
-     * <p>That the store has not confirmed in time, or that the connection ended just now, is not thrown: the work
-     * was done under the locks, and the daemon goes on releasing. (To hear of it, use {@link #releaseAsync}.)
+     * <p>If the store has not confirmed in time, or the connection has just ended, no exception is thrown: the work was
+     * done under the locks, and the daemon continues the release. (To hear of it, use {@link #releaseAsync}.)
      *
      * @throws LostException if one of the locks was lost before, for the first such key: what was done under them
      *     may not have been protected. The others are released. A {@code try} with resources adds it to an
@@ -203,7 +203,10 @@ public final class Leases implements AutoCloseable {
         }
     }
 
-    /** Returns one of which what has arrived, but was not read, may decide whether it is lost; null without any. */
+    /**
+     * Returns a hold for which a message that has arrived, but was not read, may decide whether it is lost; null
+     * without any.
+     */
     private Hold doubtful() {
         return Stream.of(holds).filter(Holding::doubtful).findFirst().orElse(null);
     }
@@ -219,7 +222,7 @@ public final class Leases implements AutoCloseable {
         conn.mu.lock();
         try {
             for (Hold hold : holds) {
-                hold.unlisten(watcher); // its owner may go on holding it
+                hold.unlisten(watcher); // its owner may continue to hold it
             }
         } finally {
             conn.mu.unlock();

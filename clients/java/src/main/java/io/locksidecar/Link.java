@@ -24,7 +24,7 @@ import java.util.function.Supplier;
 final class Link {
     /** A caller that waits for a connection. None of its methods may block. */
     interface Dial {
-        /** Returns the System.nanoTime until which attempts go on. */
+        /** Returns the System.nanoTime until which attempts continue. */
         long until();
 
         /** Takes the connection. */
@@ -34,17 +34,17 @@ final class Link {
         void failed(LockException why);
     }
 
-    /** How a client was set up; times in nanoseconds. The executor is null if the program gave none. */
+    /** The settings of a client; times are in nanoseconds. The executor is null if the program gave none. */
     record Setup(
             Path path, String name, String label, long timeout, long patience, Executor executor,
             Supplier<String> traceparent) {}
 
-    /** Characters of a traceparent. */
+    /** Length of a traceparent, in characters. */
     private static final int TRACE = 55;
     /** Milliseconds until a callback for which there was no thread is tried again. */
     private static final long RETRY = 100;
 
-    /** Something to be done later, or the other if the client is closed before. */
+    /** A task for later, or for when the client is closed before. */
     record Timer(long at, Runnable then, Runnable closed) {}
 
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
@@ -56,7 +56,7 @@ final class Link {
     private final ReentrantLock mu = new ReentrantLock();
     private final PriorityQueue<Timer> timers = new PriorityQueue<>(Comparator.comparingLong(Timer::at)); // mu
     private List<Dial> dials = new ArrayList<>(); // mu
-    private boolean fresh; // mu: somebody has asked since the last attempt, who need not wait for the next
+    private boolean fresh; // mu: a caller has asked since the last attempt, and need not wait for the next pause
     private IoThread io; // mu; null when none runs
     /** Makes the thread; tests replace it. */
     volatile Function<Link, IoThread> threads = IoThread::new;
@@ -75,7 +75,7 @@ final class Link {
         return setup.timeout;
     }
 
-    /** Returns where in a trace the caller is, for an acquire; null in none. */
+    /** Returns the traceparent of the caller, for an acquire; null if there is none. */
     byte[] trace() {
         String trace = setup.traceparent.get();
         return trace == null || trace.length() != TRACE ? null : trace.getBytes(StandardCharsets.US_ASCII);
@@ -127,7 +127,7 @@ final class Link {
         }
     }
 
-    /** Waits for the connection; one attempt is made to have one. */
+    /** Waits for the connection. One attempt is made to connect. */
     Conn connection() {
         Dialled d = new Dialled();
         dial(d);
@@ -167,11 +167,11 @@ final class Link {
         }
     }
 
-    /** Sends a request that changes nothing and waits for its success; a failure is thrown. */
+    /** Sends a request that changes nothing and waits for its success. Throws a failure. */
     Call ask(int op, byte[] key, long... fields) {
         Call c = asked(op, key, fields);
         if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
-            c = asked(op, key, fields); // we may have been the first to notice
+            c = asked(op, key, fields); // this thread may have been the first to notice
         }
         if (!c.done()) {
             throw silent();
@@ -290,7 +290,7 @@ final class Link {
         execute(listeners, new Task(() -> listener.accept(loss)));
     }
 
-    /** Remembers a lost hold for its owner, who hears of it at the unlock. */
+    /** Remembers a lost hold for its owner, which is told at the unlock. */
     void remember(Hold hold) {
         losses.add(hold);
     }
@@ -420,7 +420,7 @@ final class Link {
         }
     }
 
-    /** The same; if there is not, the thread is no more the one that runs. */
+    /** Like busy; but if there is nothing to do, the thread is no longer the one that runs. */
     boolean stays() {
         mu.lock();
         try {
@@ -434,17 +434,17 @@ final class Link {
         }
     }
 
-    /** Forgets the thread, which cannot go on. */
+    /** Forgets the thread, which cannot continue. */
     void ended() {
         mu.lock();
         io = null;
         mu.unlock();
     }
 
-    /** What is to be done about a connection. */
+    /** What to do about a connection. */
     enum Next { NOTHING, WAIT, DIAL }
 
-    /** Tells whether somebody wants a connection, and whether to try now or at that System.nanoTime. */
+    /** Tells whether a connection is wanted, and whether to try now or at that System.nanoTime. */
     Next next(long at) {
         mu.lock();
         try {
@@ -456,7 +456,7 @@ final class Link {
         }
     }
 
-    /** Makes c the connection, and gives it to all who want one. */
+    /** Makes c the connection, and gives it to all waiting callers. */
     void connected(Conn c) {
         List<Dial> waiting;
         mu.lock();
@@ -473,7 +473,7 @@ final class Link {
         each(waiting, d -> d.connected(c));
     }
 
-    /** Ends those who would not wait until next, or all. */
+    /** Fails the callers that would not wait until next, or all. */
     void failed(LockException why, long next, boolean all) {
         List<Dial> over = new ArrayList<>();
         mu.lock();
@@ -485,7 +485,7 @@ final class Link {
         each(over, d -> d.failed(Codes.again(why)));
     }
 
-    /** Ends the connection and all who want one: a fault of ours, and nobody may go on believing. */
+    /** Ends the connection and fails all waiting callers: this client has a fault, and no hold may count any more. */
     void fail(LockException why) {
         Conn c = conn;
         if (c != null) {
@@ -494,7 +494,7 @@ final class Link {
         failed(why, 0, true);
     }
 
-    /** Runs what is due, and returns the System.nanoTime of the next, null without one. */
+    /** Runs the due timers, and returns the System.nanoTime of the next one, or null. */
     Long timers() {
         while (true) {
             Timer first;

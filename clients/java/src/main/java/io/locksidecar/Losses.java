@@ -12,7 +12,7 @@ import java.util.concurrent.locks.ReentrantLock;
 final class Losses {
     private final ReentrantLock mu = new ReentrantLock();
     private final Map<Hold.Id, Hold> lost = new HashMap<>(); // mu
-    private final Sites sites = new Sites(); // mu: those of lost
+    private final Sites sites = new Sites(); // mu: the sites of lost
     private int sweepAt = 64; // mu
 
     void add(Hold hold) {

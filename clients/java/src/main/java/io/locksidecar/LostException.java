@@ -1,10 +1,10 @@
 package io.locksidecar;
 
 /**
- * This owner held the lock and lost it: from that moment on somebody else may hold it.
+ * This owner held the lock and lost it: from that moment on another owner may hold it.
  *
- * <p>What was written under the lock since then is only safe where the {@linkplain #fence() fence}
- * was checked; see the package's description.
+ * <p>A write under the lock since then is safe only if the resource has checked the {@linkplain #fence() fence}; see
+ * the description of the package.
  */
 public class LostException extends NotHeldException {
     private static final long serialVersionUID = 1L;
@@ -13,7 +13,7 @@ public class LostException extends NotHeldException {
     private final String key;
     /** The fencing token. */
     private final long fence;
-    /** Why. */
+    /** The reason. */
     private final String reason;
 
     /**
@@ -62,10 +62,11 @@ public class LostException extends NotHeldException {
      *       {@code shutdown} (the drain time of a stopping daemon is over), {@code too_long} (the longest
      *       hold that the namespace allows is over), {@code silent} (this client has not sent the heartbeat
      *       that the namespace asks for). This client may notice a {@code fixed_end} or {@code too_long} first.
-     *   <li>{@code silence}: the time until which the daemon had vouched for it is over.
+     *   <li>{@code silence}: the validity that the daemon had stated is over.
      *   <li>{@code connection}: the connection to the daemon has ended.
      *   <li>{@code closed}: this client was closed.
-     *   <li>{@code resigned}: the term of an {@link Election} was given up by ourselves ({@link Term#check} says so).
+     *   <li>{@code resigned}: the candidate itself ended the term of an {@link Election} ({@link Term#check} throws
+     *       this).
      * </ul>
      *
      * <p>A daemon of a later version may have reasons that are not in this list.

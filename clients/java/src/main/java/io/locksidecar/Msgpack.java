@@ -5,10 +5,10 @@ import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
 
 /**
- * What the protocol uses of MessagePack, straight to and from a buffer.
+ * The part of MessagePack that the protocol uses, directly to and from a buffer.
  *
- * <p>Nothing is allocated for what a header claims, only for text that is really there. Whatever
- * cannot be read is a {@link ProtocolException}.
+ * <p>Memory is allocated only for text that is really there, and not for what a header claims. A {@link
+ * ProtocolException} reports everything that cannot be read.
  */
 final class Msgpack {
     /** The deepest level of a value; a payload's array is level 0. */
@@ -70,7 +70,7 @@ final class Msgpack {
 
     // ---- reading: any width ----
 
-    /** Reads an array's header and returns its count, which the bytes that are left could hold. */
+    /** Reads an array's header and returns its count, after a check against the number of bytes left. */
     static int getArray(ByteBuffer b) {
         int t = head(b);
         if ((t & 0xf0) == 0x90) {
@@ -124,7 +124,7 @@ final class Msgpack {
         }
     }
 
-    /** Reads text, which has to be UTF-8. */
+    /** Reads text, which must be UTF-8. */
     static String getText(ByteBuffer b) {
         int t = head(b);
         int n;
@@ -141,7 +141,7 @@ final class Msgpack {
         byte[] utf8 = new byte[n];
         b.get(utf8);
         String text = new String(utf8, StandardCharsets.UTF_8);
-        if (text.indexOf('\ufffd') >= 0) { // replaces what is malformed, or is there by itself
+        if (text.indexOf('\ufffd') >= 0) { // it replaces malformed bytes, or is there by itself
             check(utf8);
         }
         return text;
@@ -155,7 +155,7 @@ final class Msgpack {
         }
     }
 
-    /** Passes over count values of any type at a level. */
+    /** Skips count values of any type at a level. */
     static void skip(ByteBuffer b, long count, int level) {
         for (long i = 0; i < count; i++) {
             skip(b, level);
@@ -215,7 +215,7 @@ final class Msgpack {
         };
     }
 
-    /** Returns count if so many entries of at least so many bytes can be there. */
+    /** Returns count if the bytes left may have so many entries of at least so many bytes. */
     private static int fits(ByteBuffer b, long count, int bytes) {
         if (count * bytes > b.remaining()) {
             throw new ProtocolException("cut short");

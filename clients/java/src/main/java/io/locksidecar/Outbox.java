@@ -6,19 +6,19 @@ import java.nio.channels.WritableByteChannel;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * The writing half of a connection. Whoever sends and finds nobody writing writes everything that has
- * gathered, without blocking; what the socket does not take at once is left to the I/O thread. So no
- * caller ever hangs in a write, and none can be interrupted in one: only an operation that blocks
- * closes its channel when its thread is interrupted, and this channel is a non-blocking one.
+ * The writing half of a connection. A caller that sends while no other thread writes, writes everything that is queued,
+ * without blocking. It leaves what the socket does not accept at once to the I/O thread. So no caller ever hangs in a
+ * write, and none can be interrupted in one: only a blocking operation closes its channel when its thread is
+ * interrupted, and this channel does not block.
  *
- * <p>Everything is guarded by the connection's lock, but for what the one who set writing has taken out.
+ * <p>The connection's lock guards everything, except what the thread that set writing has taken out.
  */
 final class Outbox {
-    /** Bounds what waits to be written. */
+    /** Bounds the bytes that wait to be written. */
     static final int MOST = 64 << 20;
-    /** No frame is larger unless it says so: a key, two texts of hello, some numbers. */
+    /** The maximum size of a frame unless another is given: a key, two texts of hello, some numbers. */
     private static final int FRAME = 1024;
-    /** How often one caller writes for the others too before it leaves that to the I/O thread. */
+    /** How often one caller also writes for others, before it leaves that to the I/O thread. */
     private static final int ROUNDS = 4;
     private static final int KEEP = 1 << 20;
 
@@ -33,7 +33,7 @@ final class Outbox {
     private boolean open;
     private boolean writing;
     private int crowd;
-    /** The I/O thread has to go on writing. */
+    /** The I/O thread has to continue writing. */
     private boolean stuck;
     private IOException failed;
 
@@ -43,17 +43,17 @@ final class Outbox {
         this.wakeup = wakeup;
     }
 
-    /** Tells whether so much waits to be written that nothing new should be asked for; mu is held. */
+    /** Tells whether so much waits to be written that no new request should be added. mu is held. */
     boolean full() {
         return out.position() + (rest == null ? 0 : rest.remaining()) > MOST;
     }
 
-    /** Begins a frame whose array has count entries, and returns where to put them; mu is held. */
+    /** Begins a frame whose array has count entries, and returns the buffer for them. mu is held. */
     ByteBuffer begin(int count) {
         return begin(count, 0);
     }
 
-    /** The same for a frame that takes so many bytes more than most. */
+    /** Like begin, for a frame that takes so many bytes more than most. */
     ByteBuffer begin(int count, int more) {
         takeBack();
         int room = FRAME + more;
@@ -69,18 +69,18 @@ final class Outbox {
         return out;
     }
 
-    /** Returns how many bytes of payload the frame that was begun has; mu is held. */
+    /** Returns the number of payload bytes of the frame that was begun. mu is held. */
     int length() {
         return out.position() - begun - 4;
     }
 
-    /** Ends the frame that was begun; mu is held. */
+    /** Ends the frame that was begun. mu is held. */
     void end() {
         out.putInt(begun, length());
         open = false;
     }
 
-    /** Takes back a frame that was begun and not ended, by an Error say; mu is held. */
+    /** Removes a frame that was begun and not ended, for example after an Error. mu is held. */
     void takeBack() {
         if (open) {
             out.position(begun);
@@ -88,17 +88,17 @@ final class Outbox {
         }
     }
 
-    /** Says how many callers the last frames that were read have woken; mu is held. */
+    /** Records how many callers the last frames that were read have woken. mu is held. */
     void crowd(int woken) {
         crowd = woken;
     }
 
     /**
-     * Writes what has gathered, unless somebody does already. With gather it first lets others run whom the same
-     * read has woken, so that their requests go along.
+     * Writes what is queued, unless another thread does so already. With gather it first lets other callers run that
+     * the same read has woken, so that their requests are written together.
      */
     void flush(boolean gather) {
-        boolean left = true; // should an Error pass, too
+        boolean left = true; // also after an Error
         mu.lock();
         try {
             if (writing || out.position() == 0) {
@@ -115,7 +115,7 @@ final class Outbox {
                     left = once(take());
                 }
             } finally {
-                stuck = left; // only now: mu was given back meanwhile, and writing is still ours
+                stuck = left; // only now, because mu was released meanwhile, and writing still belongs to this thread
                 writing = left;
             }
         } finally {
@@ -126,7 +126,7 @@ final class Outbox {
         }
     }
 
-    /** Goes on writing where callers left off, on the I/O thread; true when the socket takes no more. */
+    /** Continues writing where callers stopped, on the I/O thread; true when the socket accepts no more. */
     boolean goOn() {
         mu.lock();
         try {
@@ -148,7 +148,7 @@ final class Outbox {
         }
     }
 
-    /** Returns what writing failed with, or null; mu is held. */
+    /** Returns the error of writing, or null. mu is held. */
     IOException failed() {
         return failed;
     }
@@ -162,7 +162,7 @@ final class Outbox {
         return b.flip();
     }
 
-    /** Writes b as far as the socket takes it, mu being given back meanwhile; true when more is to be written. */
+    /** Writes b as far as the socket accepts it, with mu released meanwhile; true when more is to be written. */
     private boolean once(ByteBuffer b) {
         IOException fault = failed;
         mu.unlock();
@@ -172,12 +172,12 @@ final class Outbox {
             }
         } catch (IOException e) {
             fault = e;
-        } catch (RuntimeException | Error e) { // how much went out is not known
+        } catch (RuntimeException | Error e) { // it is not known how much was sent
             fault = new IOException(e);
         } finally {
             mu.lock();
         }
-        if (fault != null) { // the reader ends the connection: the daemon may have said why
+        if (fault != null) { // the reader ends the connection, because the daemon may have sent the reason
             failed = fault;
             b.clear();
             out.clear();

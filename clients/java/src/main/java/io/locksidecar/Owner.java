@@ -4,21 +4,22 @@ import java.util.Objects;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * Names who holds a lock where that is not a thread: a request, a job, a chain of reactive stages.
+ * Names a holder of locks that is not a thread: a request, a job, a chain of reactive stages.
  *
- * <p>All acquires of a key with one owner, through one {@link Sidecar}, are one hold: the first waits its turn,
- * the others are granted at once, and each has to be released. Different owners exclude each other, on one
- * thread as well. An owner that two tasks share does <em>not</em> keep these two apart.
+ * <p>All acquires of a key with one owner, through one {@link Sidecar}, are one hold. The first waits for its turn, the
+ * others are granted at once, and each has to be released. Different owners exclude each other, even on one thread. Two
+ * tasks that share an owner do <em>not</em> exclude each other.
  *
- * <p>An owner is itself and nothing else: two of the same name are two. It has no state and needs no closing.
+ * <p>Two owners are equal only if they are the same object; the name does not matter. An owner has no state and needs
+ * no closing.
  */
 public final class Owner {
     /** Numbers owners of all kinds. None is used again. */
     private static final AtomicLong NUMBERS = new AtomicLong();
 
     /**
-     * A thread's number. A Long, so that a class loader is not kept by the threads that once ran its code; a
-     * thread's own id is not used, since ids come again, and subclasses may return what they like.
+     * A thread's number. It is a Long, so that threads do not keep the class loader of code that they once ran. A
+     * thread's own id is not used, since ids are reused, and subclasses may return any id.
      */
     private static final ThreadLocal<Long> THREADS = ThreadLocal.withInitial(Owner::next);
 
@@ -39,7 +40,7 @@ public final class Owner {
     }
 
     /**
-     * Makes an owner with a name, which people see and nothing else looks at.
+     * Makes an owner with a name, which is only for people.
      *
      * @param name for {@link #toString}
      * @return a new one, different from all others
@@ -52,12 +53,12 @@ public final class Owner {
         return number;
     }
 
-    /** Returns a number that nobody has. */
+    /** Returns a number that was not used before. */
     static long next() {
         return NUMBERS.incrementAndGet();
     }
 
-    /** Returns the number of the thread that runs, virtual ones included, for as long as it lives. */
+    /** Returns the number of the current thread, which may be a virtual one, for as long as it lives. */
     static long ofThread() {
         return THREADS.get();
     }

@@ -1,8 +1,7 @@
 package io.locksidecar;
 
 /**
- * The daemon, or this client, spoke something else than the protocol, or they have no version of it in
- * common. The connection has ended.
+ * The daemon or this client has broken the protocol, or they have no version of it in common. The connection has ended.
  */
 public class ProtocolException extends LockException {
     private static final long serialVersionUID = 1L;

@@ -5,9 +5,9 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
 
-/** How callers give up what they hold on a connection. As with {@link Requests}, none of it blocks. */
+/** The releases of callers on a connection. As with {@link Requests}, none of them blocks. */
 final class Releases {
-    /** Bytes of a release-many besides its entries, and of an entry besides its key, at the most. */
+    /** Maximum number of bytes of a release-many besides its entries, and of an entry besides its key. */
     private static final int FRAME = 32;
     private static final int ENTRY = 13;
 
@@ -23,12 +23,12 @@ final class Releases {
         this.holds = holds;
     }
 
-    /** How a release ended that asked nobody. */
+    /** The end of a release for which no request was sent. */
     enum Left { STILL_HELD, NOT_OWNED, LOST }
 
     /**
-     * Gives up one acquire of a hold. Returns the call whose reply says how the release went, or the downgrade
-     * that it came to; or a {@link Left}.
+     * Releases one acquire of a hold. Returns the call whose reply is the result, or a downgrade that this has become;
+     * or a {@link Left}.
      */
     Object release(Hold hold, boolean shared, Consumer<Call> then) {
         Object left;
@@ -50,8 +50,8 @@ final class Releases {
     }
 
     /**
-     * Gives up one acquire of each of several holds of one owner. Returns the calls whose replies say how that
-     * went: mostly one, a release-many. Of holds that were lost before none does.
+     * Releases one acquire of each of several holds of one owner. Returns the calls whose replies are the results:
+     * usually one, a release-many. Holds that were lost before have none.
      */
     List<Call> release(Hold[] all, boolean shared, Consumer<Call> then) {
         List<Call> calls = new ArrayList<>();
@@ -99,7 +99,7 @@ final class Releases {
         return c;
     }
 
-    /** Takes one acquire off a hold; null when it was the last, and the hold has to be released. mu is held. */
+    /** Subtracts one acquire from a hold; null if it was the last one, and the hold has to be released. mu is held. */
     private Left leave(Hold hold, boolean shared) {
         if ((shared ? hold.reads : hold.writes) == 0) {
             return Left.NOT_OWNED;
@@ -114,7 +114,7 @@ final class Releases {
             if (last) {
                 conn.link().forget(hold);
                 if ("forced".equals(hold.lost) && conn.dead == null) {
-                    requests.acknowledge(hold); // before it, the daemon keeps the key closed to others
+                    requests.acknowledge(hold); // until then, the daemon keeps the key closed to others
                 }
             }
             return Left.LOST;
@@ -129,7 +129,7 @@ final class Releases {
         return null;
     }
 
-    /** Turns one exclusive acquire of a hold into a shared one; returns as release does. */
+    /** Turns one exclusive acquire of a hold into a shared one. The result is as for release. */
     Object downgrade(Hold hold, Consumer<Call> then) {
         Object left;
         conn.mu.lock();
@@ -149,7 +149,7 @@ final class Releases {
         return left;
     }
 
-    /** Asks for a downgrade when only readers are left of an exclusive hold; mu is held. */
+    /** Requests a downgrade if an exclusive hold has only readers left. mu is held. */
     private Object lower(Hold hold, Consumer<Call> then) {
         if (hold.writes > 0 || hold.shared) {
             return Left.STILL_HELD;

@@ -3,11 +3,11 @@ package io.locksidecar;
 import java.nio.ByteBuffer;
 
 /**
- * What callers ask of a connection: each request changes what is held or awaited, and adds its frame, in one go
- * under the connection's lock; so what is asked and what is believed go together. None of it blocks.
+ * The requests of callers on a connection. Each changes the records of holds and waits, and adds its frame, in one step
+ * under the connection's lock. So the records always agree with the requests. None of it blocks.
  */
 final class Requests {
-    /** What came of an acquire that waits until what has arrived was read. */
+    /** The result of an acquire that waits until everything that has arrived was read. */
     private static final Object LATER = new Object();
 
     private final Conn conn;
@@ -21,7 +21,7 @@ final class Requests {
         this.holds = holds;
     }
 
-    /** Sends hello; its reply is taken in by the welcome. */
+    /** Sends hello. The welcome handles its reply. */
     void hello(byte[] name, byte[] label) {
         conn.mu.lock();
         try {
@@ -39,7 +39,7 @@ final class Requests {
         out.flush(true);
     }
 
-    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. The end of c is told of in any case. */
+    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. In any case, the end of c is reported. */
     void send(Call c, byte[] key, long... fields) {
         LockException why = null;
         conn.mu.lock();
@@ -78,7 +78,7 @@ final class Requests {
         frame(c.op, begun(c), key, null, fields);
     }
 
-    /** Adds a release that nobody waits for, and whose reply is ignored; mu is held. */
+    /** Adds a release whose reply is ignored. mu is held. */
     void release(Hold hold) {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ASYNC);
     }
@@ -88,7 +88,7 @@ final class Requests {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ALL);
     }
 
-    /** Adds a ping that nobody waits for, and whose reply is ignored, to go with the next write; mu is held. */
+    /** Adds a ping whose reply is ignored, to be written with the next requests. mu is held. */
     void ping() {
         frame(Codes.PING, ++ids, null, null);
     }
@@ -108,7 +108,7 @@ final class Requests {
         return text == null ? 0 : 1;
     }
 
-    /** Writes what stands behind the keys; trace is null in most. */
+    /** Writes the fields after the keys; trace is null in most requests. */
     private static void put(ByteBuffer b, long[] fields, byte[] trace) {
         for (long f : fields) {
             Msgpack.putLong(b, f);
@@ -121,7 +121,7 @@ final class Requests {
     // ---- acquires ----
 
     /**
-     * Asks for what a wants; ends a at once when its owner has all of it already. The end of a's call comes to
+     * Requests what a wants. Ends a at once if its owner has everything already. The end of a's call is passed to
      * {@link Acquire#answered}, on any thread.
      */
     void acquire(Acquire a) {
@@ -129,7 +129,7 @@ final class Requests {
         conn.mu.lock();
         try {
             if (a.done()) {
-                return; // given up before it came to be asked
+                return; // it was given up before its request was sent
             }
             outcome = conn.dead != null ? conn.gone() : held(a);
             if (outcome == null) {
@@ -151,10 +151,10 @@ final class Requests {
         }
     }
 
-    /** Gives a what its owner holds, if that is all; returns null if the daemon has to be asked. mu is held. */
+    /** Gives a what its owner holds, if that is everything; returns null if the daemon has to be asked. mu is held. */
     private Object held(Acquire a) {
         if (a.keys().permits() > 0) {
-            return null; // each is one more
+            return null; // each acquire takes one more
         }
         Hold.Id[] wanted = a.ids();
         LostException loss = conn.link().unreleased(a);
@@ -224,7 +224,7 @@ final class Requests {
             put(c, keys[0].utf8(), a.owner(), mode, a.left(), a.ttl(), a.flags());
         }
         a.asked(c);
-        if (a.done()) { // before it could know of the call; nobody may ask as this owner in between
+        if (a.done()) { // it ended before it knew of the call; no other request of this owner may come in between
             cancel(c);
         }
         return null;
@@ -248,7 +248,7 @@ final class Requests {
         return true;
     }
 
-    /** Withdraws the acquire that c asks for, if it is not answered; its grant is given back, should it cross this. */
+    /** Withdraws the acquire of c, if it is not answered. If its grant crosses this, the grant is released. */
     void withdraw(Call c) {
         conn.mu.lock();
         try {

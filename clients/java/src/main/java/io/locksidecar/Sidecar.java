@@ -19,10 +19,9 @@ import java.util.function.Supplier;
  * }
  * }</pre>
  *
- * <p>It connects when it is first needed, and again after the daemon has restarted; nothing that was held before
- * is believed then. All its methods may be called by any thread. It has one thread of its own, a daemon thread,
- * and those of its executor. A client that is not closed lives as long as the process, whether it is reachable
- * or not.
+ * <p>It connects when it is first needed, and again after the daemon has restarted. After that, no earlier hold is
+ * valid. Any thread may call its methods. It has one daemon thread of its own, and the threads of its executor. A
+ * client that is not closed lives as long as the process, whether it is reachable or not.
  */
 public final class Sidecar implements AutoCloseable {
     private static final String LONGEST = "the longest wait that the daemon allows is over";
@@ -56,7 +55,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Returns what makes clients that are set up in another way.
+     * Returns a builder for clients with other settings.
      *
      * @return a new builder
      */
@@ -94,7 +93,7 @@ public final class Sidecar implements AutoCloseable {
         }
 
         /**
-         * Sets who we are in the daemon's lists, for people; by default the name of the main class or jar.
+         * Sets the client's name in the daemon's lists, for people; by default the name of the main class or jar.
          *
          * @param name the program's name; what does not fit into 128 bytes is cut
          * @return this
@@ -151,8 +150,8 @@ public final class Sidecar implements AutoCloseable {
         }
 
         /**
-         * Sets what says where in a trace each acquire stands, so that the daemon, if it exports traces, makes it a
-         * span there.
+         * Sets the function that returns the trace context of each acquire. A daemon that exports traces makes the
+         * acquire a span of that trace.
          *
          * @param traceparent returns the traceparent of W3C Trace Context, or null for none; called by the thread that
          *     acquires, and must not block
@@ -537,7 +536,7 @@ public final class Sidecar implements AutoCloseable {
 
     /**
      * Acquires the locks of several keys as the options say, all or none, without blocking, and waits no longer than
-     * so long for the whole. The future is as that of {@link #leaseAsync(String, Duration, LockOptions)}.
+     * so long for the whole. The future is as for {@link #leaseAsync(String, Duration, LockOptions)}.
      *
      * @param keys 1 to 1,024 different ones, in any order
      * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
@@ -557,8 +556,8 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Returns a candidate for being the leader: the one, over all programs and hosts that use the same store, that
-     * holds the lock of this key. It does nothing until it is run or started.
+     * Returns a candidate for leadership. The leader is the one holder of the lock of this key, over all programs and
+     * hosts that use the same store. The candidate does nothing until it is run or started.
      *
      * @param key what is competed for; the lock's name
      * @param listener what the leader does
@@ -583,7 +582,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Asks the daemon for a sign of life. Blocks no longer than the client's timeout.
+     * Pings the daemon. Blocks no longer than the client's timeout.
      *
      * @return how long it took
      * @throws UnavailableException if there was none
@@ -595,9 +594,9 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Ends the connection: the daemon releases everything that is held on it, and every wait fails with {@link
-     * ConnectionLostException}, as does everything asked of this client from now on. Blocks until the socket is
-     * closed. Nobody is told of losses. Idempotent.
+     * Ends the connection: the daemon releases everything that is held on it. Every wait fails with {@link
+     * ConnectionLostException}, and so does every later request of this client. Blocks until the socket is closed.
+     * Losses are not reported. Idempotent.
      */
     @Override
     public void close() {

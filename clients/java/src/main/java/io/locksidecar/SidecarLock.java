@@ -164,11 +164,11 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Releases the lock, or one of several acquires of it. Blocks until the store has confirmed, or until the
-     * client's timeout, and cannot be interrupted. Nobody else's hold is ever released.
+     * Releases the lock, or one of several acquires of it. Blocks until the store has confirmed, or until the client's
+     * timeout, and cannot be interrupted. No other owner's hold is ever released.
      *
-     * <p>That the store has not confirmed in time, or that the connection ended just now, is not thrown: the work
-     * was done under the lock, and the daemon goes on releasing.
+     * <p>If the store has not confirmed in time, or the connection has just ended, no exception is thrown: the work was
+     * done under the lock, and the daemon continues the release.
      *
      * @throws IllegalMonitorStateException if this owner does not hold the lock; its cause is a {@link
      *     NotHeldException}
@@ -202,9 +202,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Tells whether this owner holds the key at this very moment, in any mode, by the validity that the daemon has stated. If
-     * not because its time has run out, the lock is lost from then on. Asks nobody, and blocks no longer than {@link
-     * Lease#isValid} does.
+     * Tells whether this owner holds the key now, in any mode, by the validity that the daemon has stated. A lock whose
+     * validity has run out is lost from then on. Sends nothing, and blocks no longer than {@link Lease#isValid} does.
      *
      * @return whether it is held
      */
@@ -225,8 +224,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Asks the daemon whether anybody holds the lock. It may have changed when this returns. Blocks until the
-     * daemon has answered.
+     * Asks the daemon whether the lock is held. The answer may be outdated when this returns. Blocks until the daemon
+     * has answered.
      *
      * @return whether it is held, here or on another host
      * @throws UnavailableException if there is no answer

@@ -5,8 +5,8 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A counting semaphore: made by {@link Sidecar#semaphore}. It has so many permits over all programs and hosts that use
- * the same store, and each is a {@link Lease} of its own.
+ * A counting semaphore, made by {@link Sidecar#semaphore}. Its permits are counted over all programs and hosts that use
+ * the same store, and each permit is a {@link Lease}.
  *
  * <pre>{@code
  * SidecarSemaphore slots = sidecar.semaphore("exports", 3);
@@ -15,34 +15,35 @@ import java.util.concurrent.CompletableFuture;
  * }
  * }</pre>
  *
- * <p>The methods are called as those of {@link java.util.concurrent.Semaphore} are. What differs:
+ * <p>The methods have the names of {@link java.util.concurrent.Semaphore}. These are the differences:
  *
  * <ul>
- *   <li><b>A permit is released by closing its lease</b>, by whoever has that, once: there is no {@code release()} that
- *       adds one. So a permit is never given back twice, nor by who has none.
- *   <li><b>A lost permit comes back by itself.</b> A crash of this process frees its permits at once, that of the
- *       host when their TTL is over. A holder that lives is told, as of any {@linkplain Lease#onLost loss}.
- *   <li><b>Every caller says how many there are</b>; nothing is set up before. Where callers say different numbers,
- *       each host goes by what was said to it last. A number that is lowered takes nothing away from who holds.
- *   <li><b>It is fair</b>: who waits is served in order of arrival on this host, and in turn with other hosts where the
+ *   <li><b>A permit is released by closing its lease.</b> Any thread may close it, and only the first time counts.
+ *       There is no {@code release()} that adds a permit. So no permit is released twice, or by a program that has
+ *       none.
+ *   <li><b>A lost permit becomes free by itself.</b> If this process ends, its permits are free at once. If the host
+ *       fails, they are free when their TTL is over. A holder is told of the {@linkplain Lease#onLost loss}, as for a
+ *       lock.
+ *   <li><b>Every caller gives the number of permits</b>; nothing is set up before. If callers give different numbers,
+ *       each host uses the number that it received last. A lower number takes no permit away from its holder.
+ *   <li><b>It is fair.</b> Waiters are served in order of arrival on this host, and in turns with other hosts if the
  *       store keeps a queue. A try does not overtake them.
- *   <li>Permits are acquired one by one, and cannot be drained or counted: how many are available over all hosts would
- *       not be true any more when it is known. Several that are taken one after another by several holders can wait for
- *       each other for ever.
+ *   <li>Permits are acquired one by one, and cannot be drained or counted, because a count over all hosts would be
+ *       outdated at once. Holders that acquire several permits one after the other can wait for each other forever.
  * </ul>
  *
- * <p><b>Who holds it.</b> The lease, as with {@link Sidecar#lease(String)}. Nothing is re-entered: each acquire takes
- * one more permit, of the same thread and of the same {@link Owner} too, so that one who has all of them waits for
+ * <p><b>The owner</b> of a permit is the lease, as with {@link Sidecar#lease(String)}. There is no re-entry: each
+ * acquire takes one more permit, also with the same thread or {@link Owner}. So a holder of all permits would wait for
  * itself.
  *
- * <p>A semaphore and a lock of the same key have nothing to do with each other.
+ * <p>A semaphore and a lock of the same key are independent.
  *
- * <p><b>The fence</b> of a permit is different from every other's of this semaphore, but holders overlap, so that their
- * order says nothing: a resource cannot tell by it who came later.
+ * <p><b>The fence</b> of a permit differs from the fences of all other permits of the semaphore. Holders overlap, so
+ * the order of fences means nothing, and a resource cannot use it to find the later holder.
  *
- * <p><b>What can go wrong</b> is what can with a {@link SidecarLock}. Besides, {@link UnsupportedException} where the
- * key's store has no semaphores, and {@link UnavailableException} in an outage of the store even where locks are
- * decided by one host alone then. Handles are cheap, and have no state.
+ * <p><b>Errors</b> are as for a {@link SidecarLock}. In addition, there is {@link UnsupportedException} if the key's
+ * store has no semaphores. In an outage of the store, permits are always {@linkplain UnavailableException unavailable},
+ * even if a host may then grant locks alone. Handles are cheap, and have no state.
  */
 public final class SidecarSemaphore {
     private static final String LONGEST = "the longest wait that the daemon allows is over";
@@ -70,7 +71,7 @@ public final class SidecarSemaphore {
     }
 
     /**
-     * Returns how many permits there are, by what this handle says; not how many are free.
+     * Returns the number of permits that this handle gives, not the number of free permits.
      *
      * @return the number
      */
@@ -152,7 +153,7 @@ public final class SidecarSemaphore {
     }
 
     /**
-     * Acquires a permit without blocking, and waits for it no longer than so long. The future is as that of {@link
+     * Acquires a permit without blocking, and waits for it no longer than so long. The future is as for {@link
      * Sidecar#leaseAsync(String, Duration, LockOptions)}: cancelling it withdraws the request, and a permit that
      * crosses that is released.
      *
@@ -164,7 +165,7 @@ public final class SidecarSemaphore {
     }
 
     /**
-     * Asks the daemon whether anybody holds a permit. It may have changed when this returns. Blocks until the daemon
+     * Asks the daemon whether any permit is held. The answer may be outdated when this returns. Blocks until the daemon
      * has answered.
      *
      * @return whether at least one permit is held, here or on another host
@@ -216,7 +217,7 @@ public final class SidecarSemaphore {
         return lease;
     }
 
-    /** Makes a lease of an outcome; null if none was to be had. */
+    /** Makes a lease of an outcome; null if no permit was granted. */
     private Lease lease(Object outcome) {
         Hold hold = Holding.hold(outcome, options);
         return hold == null ? null : new Lease(hold, false);

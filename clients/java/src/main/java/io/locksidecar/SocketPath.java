@@ -5,11 +5,11 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
 
-/** Where the daemon listens, in the order that PROTOCOL.md, section 2, gives. */
+/** The path of the daemon's socket, in the order of PROTOCOL.md, section 2. */
 final class SocketPath {
     static final String VARIABLE = "LOCKSIDECAR_SOCKET";
     private static final String SYSTEM = "/run/locksidecar/locksidecar.sock";
-    /** The admin socket has the path of the socket for locks, plus this. */
+    /** The path of the admin socket is the path of the socket for locks, plus this. */
     private static final String ADMIN = ".admin";
 
     private SocketPath() {}
@@ -55,7 +55,7 @@ final class SocketPath {
         return s.endsWith(ADMIN) ? s.substring(0, s.length() - ADMIN.length()) : null;
     }
 
-    /** Tells whether this process runs as root, without a module for it. */
+    /** Tells whether this process runs as root, without an additional module. */
     private static boolean root() {
         try {
             return Integer.valueOf(0).equals(Files.getAttribute(Path.of("/proc/self"), "unix:uid"));

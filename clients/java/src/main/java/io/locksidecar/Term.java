@@ -7,11 +7,12 @@ import java.util.concurrent.CompletionStage;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
- * One time of being the leader of an {@link Election}: from being elected to the loss of the lock, or to giving it up
- * by {@link Election#resign}, {@link Election#stop} or an exception. Once over it stays over. Any thread may use it.
+ * One time of being the leader of an {@link Election}: from the election to the loss of the lock, or to its end by
+ * {@link Election#resign}, {@link Election#stop} or an exception. Once it is over, it stays over. Any thread may use
+ * it.
  */
 public final class Term {
-    /** How a term ended: by a loss, or null when we gave it up. */
+    /** The end of a term: a loss, or null if this candidate ended it. */
     private record End(LostException loss) {}
 
     final Hold hold;
@@ -25,7 +26,7 @@ public final class Term {
         this.wake = wake;
     }
 
-    /** Begins to hear of the loss of the hold. */
+    /** Begins to listen for the loss of the hold. */
     void watch() {
         boolean over;
         hold.conn.mu.lock();
@@ -64,7 +65,7 @@ public final class Term {
         return end.get() != null;
     }
 
-    /** Returns the loss by which it ended; nothing if it goes on, or we gave it up. */
+    /** Returns the loss that ended it; empty if it continues, or this candidate ended it. */
     Optional<LostException> loss() {
         End e = end.get();
         return Optional.ofNullable(e == null ? null : e.loss);
@@ -92,18 +93,18 @@ public final class Term {
     }
 
     /**
-     * Tells whether we lead at this very moment, by all that the daemon has stated. Once false, it stays false. Asks nobody, and
-     * blocks no longer than {@link Lease#isValid} does.
+     * Tells whether this candidate leads now, by everything that the daemon has stated. Once false, it stays false.
+     * Sends nothing, and blocks no longer than {@link Lease#isValid} does.
      *
-     * @return whether the term goes on; never true past the time for which the daemon has vouched
+     * @return whether the term continues; never true past the time that the daemon has stated
      */
     public boolean isValid() {
         return !over() && hold.held();
     }
 
     /**
-     * Returns for how long we certainly lead as things stand; that rises with each renewal by the daemon. Blocks
-     * no longer than {@link Lease#isValid} does.
+     * Returns for how long this candidate certainly leads as things stand. The value rises with each renewal by the
+     * daemon. Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when the term is not valid
      */
@@ -112,11 +113,12 @@ public final class Term {
     }
 
     /**
-     * Does nothing while the term is valid: for a loop that is to end with it. Asks nobody; it blocks, for half a
-     * second at the most, only where this process was stopped and what arrived meanwhile has to be read first.
+     * Does nothing while the term is valid. It is for a loop that must end with the term. Sends nothing. It blocks only
+     * if this process was stopped and messages that have arrived must be read first, and then for at most half a
+     * second.
      *
-     * @throws LostException if the term is over, with the reason {@code resigned} if we gave it up ourselves. From
-     *     {@link Election.Listener#onElected} it may just be let pass: it does not end the campaign
+     * @throws LostException if the term is over, with the reason {@code resigned} if this candidate ended it. {@link
+     * Election.Listener#onElected} may let it pass: it does not end the campaign
      */
     public void check() {
         if (!over() && !hold.held()) {
@@ -131,7 +133,7 @@ public final class Term {
 
     /**
      * Returns a stage that completes, normally, when the leadership is lost: with the loss, on the client's executor,
-     * at once if that has happened. It never completes when we give the term up ourselves.
+     * at once if that has happened. It never completes if this candidate ends the term itself.
      *
      * @return a stage; it cannot be completed by others
      */

@@ -4,11 +4,11 @@ import java.time.Duration;
 import java.util.Objects;
 import java.util.concurrent.TimeUnit;
 
-/** Durations, as callers say them and as they are sent. */
+/** Durations of callers, and on the wire. */
 final class Times {
     private Times() {}
 
-    /** Returns d if it is a duration above 0. */
+    /** Returns d if it is above 0. */
     static Duration positive(Duration d, String what) {
         Objects.requireNonNull(d, what);
         if (d.isNegative() || d.isZero()) {
@@ -26,15 +26,15 @@ final class Times {
         }
     }
 
-    /** Returns a wait in milliseconds, rounded up; a try when there is nothing to wait for. */
+    /** Returns a wait in milliseconds, rounded up; a try if there is nothing to wait for. */
     static long wait(Duration d) {
         Objects.requireNonNull(d, "wait");
         return d.isNegative() ? 0 : wait(nanos(d), TimeUnit.NANOSECONDS);
     }
 
-    /** The same, as Lock has it. */
+    /** Like wait, with the arguments of Lock. */
     static long wait(long time, TimeUnit unit) {
-        long nanos = unit.toNanos(time); // at its limits where that would not fit
+        long nanos = unit.toNanos(time); // the result is limited if it would not fit
         long millis = nanos / 1_000_000 + (nanos % 1_000_000 > 0 ? 1 : 0);
         return Math.max(0, Math.min(millis, Codes.MAX_WAIT));
     }

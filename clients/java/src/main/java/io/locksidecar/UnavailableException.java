@@ -1,8 +1,6 @@
 package io.locksidecar;
 
-/**
- * No answer can be had: from the store, or from the daemon itself.
- */
+/** The store, or the daemon itself, does not answer. */
 public class UnavailableException extends LockException {
     private static final long serialVersionUID = 1L;
 

@@ -1,9 +1,9 @@
 package io.locksidecar;
 
 /**
- * A release was carried out here, but the store has not confirmed it yet.
+ * The lock was released here, but the store has not confirmed that yet.
  *
- * <p>Nothing has to be done: the daemon goes on until it has. Until then the lock may look held.
+ * <p>The caller need not do anything: the daemon keeps trying. Until the store confirms, the lock may look held.
  */
 public class UnconfirmedException extends LockException {
     private static final long serialVersionUID = 1L;

@@ -1,8 +1,8 @@
 package io.locksidecar;
 
 /**
- * Held shared by this owner and asked for exclusively. It could never be granted, since two who did
- * that would wait for each other for ever: release the read lock first.
+ * This owner holds the lock shared and asked for it exclusively. That could never be granted, because two owners that
+ * did so would wait for each other forever. Release the read lock first.
  */
 public class UpgradeException extends NotAcquiredException {
     private static final long serialVersionUID = 1L;

@@ -2,11 +2,11 @@ package io.locksidecar;
 
 import java.util.concurrent.locks.LockSupport;
 
-/** Something that one thread may wait for. It parks; no lock is held and no channel touched. */
+/** Something that one thread may wait for. It parks; no lock is held and no channel is used. */
 abstract class Wait {
     private volatile Thread waiter;
 
-    /** Tells whether what is waited for has come. Whoever makes it true calls wake after. */
+    /** Tells whether the awaited event has happened. The code that makes it true calls wake afterwards. */
     abstract boolean done();
 
     final void wake() {
@@ -17,8 +17,8 @@ abstract class Wait {
     }
 
     /**
-     * Waits until done, or until System.nanoTime has reached limit (null for none); false in that case.
-     * An interrupt leaves what is waited for as it is.
+     * Waits until done, or until System.nanoTime has reached limit (null for none); false in that case. An interrupt
+     * does not change the awaited event.
      */
     final boolean await(Long limit) throws InterruptedException {
         waiter = Thread.currentThread();
@@ -39,7 +39,7 @@ abstract class Wait {
         return true;
     }
 
-    /** The same, except that an interrupt is kept for later. */
+    /** Like await, but an interrupt is kept for later. */
     final boolean awaitUninterruptibly(Long limit) {
         boolean interrupted = false;
         try {
@@ -57,7 +57,7 @@ abstract class Wait {
         }
     }
 
-    /** Something that somebody sets. */
+    /** An event that code sets. */
     static final class Flag extends Wait {
         private volatile boolean set;
 

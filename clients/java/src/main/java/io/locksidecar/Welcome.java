@@ -2,13 +2,13 @@ package io.locksidecar;
 
 import java.nio.ByteBuffer;
 
-/** What the daemon said of itself at the beginning, and how its clock maps to ours. */
+/** The daemon's statements in the welcome, and the mapping of its clock to this process's. */
 final class Welcome {
     private static final long MS = 1_000_000;
-    /** Beyond any time that makes sense, and small enough to reckon with. */
+    /** Later than any useful time, and small enough for additions. */
     private static final long FAR = 4_000_000_000_000L;
 
-    /** Our clock before hello was sent: never later than it was. */
+    /** The time of this process's clock before hello was sent; never later than the true one. */
     private final long began = BootClock.SYSTEM.floor();
 
     private volatile boolean done;
@@ -23,7 +23,7 @@ final class Welcome {
         return maxFrame;
     }
 
-    /** Returns a time of the daemon's in nanoseconds of our clock: never later than it is. */
+    /** Returns a time of the daemon's in nanoseconds of this process's clock; never later than the true one. */
     long ours(long millis) {
         return Math.min(millis, FAR) * MS + shift;
     }
@@ -53,7 +53,7 @@ final class Welcome {
             throw new ProtocolException("the daemon speaks version " + version);
         }
         maxFrame = (int) Math.min(frame, 1 << 30);
-        // now was read after we began, and rounded down by less than 1 ms
+        // The daemon read now after began, and rounded it down by less than 1 ms.
         shift = began - Math.min(now, FAR) * MS - MS;
         done = true;
     }

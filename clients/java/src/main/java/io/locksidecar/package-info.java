@@ -18,11 +18,10 @@
  * <h2>When it is lost</h2>
  *
  * <p>No lock service can promise that a lock is held for as long as its holder believes: a process may be stopped, a
- * network cut. What can be promised is that the holder is told, and that the next one has a larger fence. A hold is
- * lost when the daemon says so, when the connection ends, and when the time is over until which the daemon has vouched
- * for it, whatever it does: a daemon that says nothing vouches for nothing. That time is compared, at each question,
- * with a clock that counts the time that the machine sleeps ({@link java.lang.System#nanoTime} does not), and that
- * errs by at most 10 ms, on the safe side.
+ * network cut. It can promise that the holder is told, and that the next holder has a larger fence. A hold is lost when
+ * the daemon reports that, when the connection ends, and when the validity is over that the daemon has stated. A daemon
+ * that sends nothing does not extend the validity. Each check compares that time with a clock that counts the time that
+ * the machine sleeps ({@link java.lang.System#nanoTime} does not), and that errs by at most 10 ms, on the safe side.
  *
  * <p>An owner must release a lost lock, by unlocking or closing it, before it can acquire the key again. Until then every
  * acquire throws {@link io.locksidecar.LostException}: no new critical section begins inside the lost one. The same applies to

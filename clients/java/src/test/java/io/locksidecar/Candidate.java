@@ -11,7 +11,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 
-/** A listener that remembers what it heard, in order, and whose onElected does what the test says. */
+/** A listener that records its calls in order. The test decides what its onElected does. */
 class Candidate implements Election.Listener {
     /** What onElected does. */
     interface Work {
@@ -24,7 +24,7 @@ class Candidate implements Election.Listener {
 
     final BlockingQueue<Term> elected = new LinkedBlockingQueue<>();
     final List<String> said = new CopyOnWriteArrayList<>();
-    /** Terms whose onElected or onLost runs: of all candidates that share it. */
+    /** The number of terms whose onElected or onLost runs, of all candidates that share it. */
     final AtomicInteger working;
     volatile Work work = UNTIL_INTERRUPTED;
     volatile Work lost = NOTHING;
@@ -72,12 +72,12 @@ class Candidate implements Election.Listener {
         }
     }
 
-    /** Says how often onLost was called. */
+    /** Returns how often onLost was called. */
     long losses() {
         return said.stream().filter(s -> s.startsWith("lost")).count();
     }
 
-    /** Sees that each term had its two calls, and no more. */
+    /** Checks that each term had exactly its two calls. */
     void inStep() {
         assertEquals(said.stream().filter("elected"::equals).count(), losses(), said::toString);
         assertEquals(said.stream().filter("returned"::equals).count(), losses(), said::toString);

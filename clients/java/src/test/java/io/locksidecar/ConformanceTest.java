@@ -80,7 +80,7 @@ class ConformanceTest {
     private static final Pattern ENTRY = Pattern.compile(TEXT + "|(\\d+)");
     private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u(....)|(.))");
 
-    /** Reads the fields of an object as the runner writes it; numbers and arrays as they stand. */
+    /** Reads the fields of an object as the runner writes it. Numbers and arrays are not parsed. */
     private static Map<String, String> fields(String json) {
         Map<String, String> fields = new LinkedHashMap<>();
         for (Matcher m = FIELD.matcher(json); m.find(); ) {
@@ -145,7 +145,7 @@ class ConformanceTest {
             say("{\"id\": " + q.get("id") + ", " + result + "}");
         }
 
-        /** Does what a command says, and returns the further fields of its answer. */
+        /** Carries out a command, and returns the further fields of its answer. */
         private String carryOut(Map<String, String> q) throws InterruptedException {
             switch (q.get("do")) {
                 case "connect" -> sidecar.connect();
@@ -254,7 +254,7 @@ class ConformanceTest {
             }
         }
 
-        /** Returns the protocol's name for an exception; one that has none of its own says it first. */
+        /** Returns the protocol's name for an exception. An exception without a name of its own begins with it. */
         private static String name(Throwable e, Map<String, String> q) {
             Map<Class<?>, String> names = new LinkedHashMap<>(); // the narrower ones first
             names.put(InterruptedException.class, "canceled");

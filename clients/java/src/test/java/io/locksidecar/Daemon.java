@@ -22,7 +22,7 @@ import java.util.concurrent.TimeUnit;
 
 /** The real daemon as a process of its own, on the embedded store, with a directory of its own. */
 final class Daemon implements AutoCloseable {
-    /** The repository's root, for what the tests read of it. */
+    /** The repository's root, for the files that the tests read. */
     static final Path ROOT = Path.of("..", "..").toAbsolutePath().normalize();
 
     private final Path dir = directory();
@@ -45,7 +45,7 @@ final class Daemon implements AutoCloseable {
         }
     }
 
-    /** The daemon's program: what LOCKSIDECAR_BIN names, else what make build makes. */
+    /** The daemon's program: the one in LOCKSIDECAR_BIN, or else the one of make build. */
     static String binary() {
         String named = System.getenv("LOCKSIDECAR_BIN");
         Path built = ROOT.resolve("bin").resolve("locksidecar");
@@ -125,7 +125,7 @@ final class Daemon implements AutoCloseable {
         signal(process, "CONT");
     }
 
-    /** Has the daemon read its configuration again. */
+    /** Makes the daemon read its configuration again. */
     void hangUp() {
         signal(process, "HUP");
     }
@@ -138,7 +138,7 @@ final class Daemon implements AutoCloseable {
         }
     }
 
-    /** Stops a process, all its threads, and returns once that is so. */
+    /** Stops a process with all its threads, and returns when they are stopped. */
     static void freeze(Process p) {
         signal(p, "STOP");
         Until.until("the process is stopped", () -> {
@@ -164,7 +164,7 @@ final class Daemon implements AutoCloseable {
         delete(dir);
     }
 
-    /** A Java program with this class path in a process of its own, spoken to by lines. */
+    /** A Java program with this class path in a process of its own, which is controlled by lines. */
     static final class Program implements AutoCloseable {
         final Process process;
         private final BufferedReader out;

@@ -20,7 +20,9 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 
-/** Terms that are lost, and campaigns that go on over what is wrong. All of it at once: some takes seconds. */
+/**
+ * Terms that are lost, and campaigns that continue after failures. All of it at once, because some tests take seconds.
+ */
 @Execution(ExecutionMode.CONCURRENT)
 class ElectionFaultsTest {
     private static final LockOptions SECOND = LockOptions.defaults().ttl(Duration.ofSeconds(1));
@@ -31,7 +33,7 @@ class ElectionFaultsTest {
             Candidate one = new Candidate();
             CountDownLatch done = new CountDownLatch(1);
             one.work = term -> {
-                while (done.getCount() > 0) { // does not mind that it is interrupted
+                while (done.getCount() > 0) { // it ignores interrupts
                     try {
                         done.await();
                     } catch (InterruptedException e) {
@@ -104,7 +106,7 @@ class ElectionFaultsTest {
                 List<String> said = List.of(frozen.line(), frozen.line());
                 assertTrue(said.contains("lost silent") || said.contains("lost silence"), said.toString());
                 assertTrue(said.contains("interrupted, leading false"), said.toString());
-                OnDaemon.untilWaiting(client, "leader", 1); // it campaigns on
+                OnDaemon.untilWaiting(client, "leader", 1); // it still campaigns
                 assertTrue(election.isLeader());
             }
             String[] again = frozen.line().split(" ");
@@ -114,7 +116,7 @@ class ElectionFaultsTest {
         }
     }
 
-    /** Campaigns, and says what it hears. */
+    /** Campaigns, and prints its calls. */
     static final class Frozen {
         private static Election election;
 
@@ -159,7 +161,7 @@ class ElectionFaultsTest {
                 until("it is told", () -> one.losses() == 1);
                 assertTrue(one.said.contains("lost silence"), one.said::toString);
                 peer.expect(Codes.RELEASE);
-                peer.expect(Codes.ACQUIRE); // it campaigns on
+                peer.expect(Codes.ACQUIRE); // it still campaigns
                 election.stop();
                 List<?> cancel = peer.expect(Codes.CANCEL);
                 peer.say(4, cancel.get(2), "withdrawn");

@@ -31,7 +31,7 @@ class ElectionTest extends OnDaemon {
         connect().lease(key).close();
     }
 
-    /** Works on until it is let go, whatever interrupts it. */
+    /** Works until it may end, whatever interrupts it. */
     private static void stubborn(CountDownLatch latch) {
         while (true) {
             try {

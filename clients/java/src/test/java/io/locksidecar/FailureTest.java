@@ -33,7 +33,7 @@ class FailureTest extends OnDaemon {
         }
     }
 
-    /** Holds a fixed lock, and says what it knows of it once it is told to. */
+    /** Holds a fixed lock, and prints what it knows of it when it is told to. */
     static final class Frozen {
         public static void main(String[] args) throws Exception {
             LockOptions options = LockOptions.defaults().ttl(Duration.ofMillis(500)).fixed();
@@ -77,7 +77,7 @@ class FailureTest extends OnDaemon {
         }
     }
 
-    /** Holds a watched lock, and says what it knows of it once it is told to. */
+    /** Holds a watched lock, and prints what it knows of it when it is told to. */
     static final class Silent {
         public static void main(String[] args) throws Exception {
             Lease lease = Sidecar.create(Path.of(args[0])).lease(args[1]);
@@ -111,7 +111,7 @@ class FailureTest extends OnDaemon {
         }
     }
 
-    /** The embedded store states 10 s: a client that is silent from the reload on has lost its hold by then. */
+    /** The embedded store states 10 s: a client that is silent after the reload has lost its hold by then. */
     @Test
     void a_heartbeat_that_a_reload_adds_costs_no_holds() throws Exception {
         Path config = Files.createTempFile("ls-", ".yaml");
@@ -310,7 +310,7 @@ class FailureTest extends OnDaemon {
         Sidecar.create().close();
     }
 
-    /** Makes clients and closes them, and says what is left. */
+    /** Makes clients and closes them, and prints what is left. */
     static final class Leaks {
         public static void main(String[] args) throws Exception {
             cycle(args[0]);

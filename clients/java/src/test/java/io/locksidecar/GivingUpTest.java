@@ -20,7 +20,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 
-/** Waits that nobody wants any more, daemons that do not answer, and bytes that are no protocol. */
+/** Waits that are no longer wanted, daemons that do not answer, and bytes that do not belong to the protocol. */
 @Execution(ExecutionMode.CONCURRENT) // some of it takes seconds
 class GivingUpTest extends OnPeer {
     private List<?> giveUp() {
@@ -69,7 +69,7 @@ class GivingUpTest extends OnPeer {
 
     @Test
     void the_same_owner_asks_anew_once_the_fate_of_its_withdrawn_acquire_is_known() {
-        // Else the new one could join a grant that is about to be given back, in another mode even.
+        // Otherwise the new one could join a grant that is about to be released, even in another mode.
         client(6000);
         List<?> ids = giveUp();
         SidecarLock lock = lock("k");

@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** What the documents show compiles and runs, and the guide names everything that there is. */
+/** The programs in the documents compile and run, and the guide names everything that exists. */
 class GuideTest extends OnDaemon {
     private static final Path DOCS = Daemon.ROOT.resolve("docs");
     private static final String GUIDE = read(DOCS.resolve("guides").resolve("java.md"));

@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 
-/** A daemon that hangs while somebody waits without bound. */
+/** A daemon that hangs while a thread waits without bound. */
 @Execution(ExecutionMode.CONCURRENT) // it takes seconds
 class HangTest extends OnPeer {
     @Test

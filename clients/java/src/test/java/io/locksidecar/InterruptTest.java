@@ -19,7 +19,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 
-/** Interrupts end waits, and nothing else: the channel is everybody's. */
+/** Interrupts end waits, and nothing else, because all threads share the channel. */
 class InterruptTest extends OnDaemon {
     @Test
     void an_interrupt_withdraws_the_wait() {

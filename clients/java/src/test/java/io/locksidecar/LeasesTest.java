@@ -31,7 +31,7 @@ class LeasesTest extends OnDaemon {
         return Stream.of(suffixes).map(s -> key + s).toList();
     }
 
-    /** Sees that these are free, and takes nothing. */
+    /** Checks that these are free. */
     private void free(List<String> keys) throws InterruptedException {
         Sidecar other = connect();
         for (String k : keys) {

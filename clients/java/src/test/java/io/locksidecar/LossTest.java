@@ -541,7 +541,7 @@ class LossTest extends OnDaemon {
         }
     }
 
-    /** Sees that the end of each of 40 locks has this reason, whether the daemon or the client notices it first. */
+    /** Checks that the end of each of 40 locks has this reason, whether the daemon or the client notices it first. */
     private void ends(String why, Sidecar client, Sidecar other, LockOptions options) throws InterruptedException {
         List<String> reasons = new CopyOnWriteArrayList<>();
         LockOptions told = options.onLost(lost -> reasons.add(lost.reason()));

@@ -5,13 +5,13 @@ import java.util.List;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 
-/** Tests against a daemon that says what the test says. */
+/** Tests against a daemon that sends what the test chooses. */
 abstract class OnPeer {
     Peer peer;
     Sidecar client;
-    /** Where in a trace acquires are made. */
+    /** The traceparent of acquires. */
     volatile String trace;
-    /** Owner of all that {@link #lock} makes. */
+    /** The owner of all locks of {@link #lock}. */
     final Owner owner = Owner.named("test");
     /** The owner's number on the wire. */
     final long number = owner.number();
@@ -28,7 +28,7 @@ abstract class OnPeer {
         client.close();
     }
 
-    /** Makes the test's client anew, with another timeout. */
+    /** Replaces the test's client by one with another timeout. */
     Sidecar client(long timeoutMillis) {
         client = Sidecar.builder()
                 .socket(peer.path)
@@ -69,7 +69,7 @@ abstract class OnPeer {
         });
     }
 
-    /** Sees that the client has read all that was said until now, and still answers. */
+    /** Checks that the client has read everything that was sent until now, and still answers. */
     void inStep() {
         Until.Background<Inspection> inspection = Until.background(client.lock("in step")::inspect);
         List<?> q = peer.expect(Codes.INSPECT); // behind the pings that answer keepalives

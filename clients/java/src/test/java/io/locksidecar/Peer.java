@@ -14,7 +14,7 @@ import java.nio.channels.SocketChannel;
 import java.nio.file.Path;
 import java.util.List;
 
-/** A scripted daemon: the test reads each request and says each reply. */
+/** A scripted daemon: the test reads each request and sends each reply. */
 final class Peer implements AutoCloseable {
     static final long FENCE = 1_795_000_000_000_000L << 10;
 
@@ -24,7 +24,7 @@ final class Peer implements AutoCloseable {
     private Stream stream;
     private long session;
 
-    /** One end of a connection, by whole messages. */
+    /** One end of a connection, with complete messages. */
     private record Stream(SocketChannel channel) {
         List<?> read() throws IOException {
             ByteBuffer payload = payload();
@@ -94,7 +94,7 @@ final class Peer implements AutoCloseable {
         }
     }
 
-    /** Accepts and answers hello; the clock is so many milliseconds ahead of ours. */
+    /** Accepts and answers hello. The daemon's clock is so many milliseconds ahead. */
     void welcome(long ahead, Object... namespace) {
         accept();
         assertEquals(List.of(1L, 1L, 1L, 1L), expect(Codes.HELLO).subList(0, 4));
@@ -115,7 +115,7 @@ final class Peer implements AutoCloseable {
         }
     }
 
-    /** Returns the next request as it came, header and all. */
+    /** Returns the next request as it arrived, including its header. */
     byte[] frame() {
         try {
             ByteBuffer payload = stream.payload();
@@ -190,7 +190,7 @@ final class Peer implements AutoCloseable {
             }
         }
 
-        /** Asks, and returns the reply; pushes are passed over. */
+        /** Sends a request, and returns the reply. Pushes are skipped. */
         List<?> ask(int op, Object... fields) {
             Object[] all = new Object[fields.length + 2];
             all[0] = op;

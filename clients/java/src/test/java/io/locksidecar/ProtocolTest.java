@@ -28,7 +28,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** What PROTOCOL.md asks of a client, in the order of what can happen to a hold. */
+/** The requirements of PROTOCOL.md for a client, in the order of what can happen to a hold. */
 class ProtocolTest extends OnPeer {
     @Test
     void requests_on_the_wire() {
@@ -149,7 +149,7 @@ class ProtocolTest extends OnPeer {
         until("it has lapsed", () -> !lock.isHeldByOwner());
         until("the listener is told", () -> !losses.isEmpty());
         assertEquals("silence", losses.get(0).reason());
-        List<?> q = peer.expect(Codes.RELEASE); // so that the daemon does not go on renewing it for nobody
+        List<?> q = peer.expect(Codes.RELEASE); // otherwise the daemon would continue to renew it
         assertEquals(List.of("k", number, FENCE), q.subList(2, 5));
         peer.say(65, 0, millis() + 60_000, 60_000);
         inStep();
@@ -260,7 +260,7 @@ class ProtocolTest extends OnPeer {
         Background<Lease> thread = background(() -> {
             Lease lease = client.lease("k", shared);
             client.lease("k", shared); // closed with the client
-            conn().whenCaughtUp(reads::join); // the client reads nothing until then, whoever interrupts it
+            conn().whenCaughtUp(reads::join); // the client reads nothing until then, even if a thread interrupts it
             until("it has ended", () -> !lease.isValid());
             trying.set(true);
             assertEquals("silence", assertThrows(LostException.class, () -> client.tryLease("k", shared)).reason());
@@ -275,7 +275,7 @@ class ProtocolTest extends OnPeer {
         assertThrows(LostException.class, thread.result()::close);
     }
 
-    /** Keeps the client from reading until what this returns is complete. */
+    /** Keeps the client from reading until the result is complete. */
     private CompletableFuture<Void> deaf() throws InterruptedException {
         CountDownLatch waits = new CountDownLatch(1);
         CompletableFuture<Void> reads = new CompletableFuture<>();
@@ -377,7 +377,7 @@ class ProtocolTest extends OnPeer {
 
     @Test
     void a_statement_that_has_arrived_counts_though_nobody_has_read_it() {
-        // As when the whole process stood still for longer than the TTL.
+        // The whole process was stopped for longer than the TTL.
         SidecarLock lock = held(200);
         Conn conn = conn();
         conn.mu.lock(); // the I/O thread cannot apply what it reads

@@ -16,10 +16,10 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 
-/** What takes seconds, since a killed daemon waits out what it had stated: all of it at once. */
+/** Tests that take seconds, since a daemon after a kill waits for the stated validity. All of them run at once. */
 @Execution(ExecutionMode.CONCURRENT)
 class RestartTest {
-    /** Nanoseconds: for longer the embedded store states nothing. */
+    /** Nanoseconds; the embedded store never states a longer validity. */
     private static final long SESSION = 10_000_000_000L;
 
     private static Sidecar client(Daemon d, Duration timeout) {

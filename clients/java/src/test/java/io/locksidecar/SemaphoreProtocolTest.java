@@ -22,7 +22,7 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
 import org.junit.jupiter.params.provider.ValueSource;
 
-/** Permits request by request and reply by reply: each is a hold of its own, of one owner too. */
+/** Permits request by request and reply by reply. Each is a hold of its own, even with the same owner. */
 class SemaphoreProtocolTest extends OnPeer {
     private SidecarSemaphore semaphore() {
         return client.semaphore("k", 5, LockOptions.defaults().owner(owner));
@@ -34,14 +34,14 @@ class SemaphoreProtocolTest extends OnPeer {
         connected.result();
     }
 
-    /** Returns a permit that is valid for so many milliseconds; on a connection that there is. */
+    /** Returns a permit that is valid for so many milliseconds, on an open connection. */
     private Lease permit(long left, long fence) {
         Background<Lease> permit = background(semaphore()::acquire);
         peer.grant(left, fence, 0, 0);
         return permit.result();
     }
 
-    /** Sees that nothing is left of any withdrawn request. */
+    /** Checks that nothing is left of any withdrawn request. */
     private void nothingIsInFlight() {
         inStep();
         assertEquals(0, conn().inFlight());

@@ -24,7 +24,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.junit.jupiter.api.Test;
 
-/** Never more than there are: of many clients and processes, under interrupts, and under cancels. */
+/** There are never more holders than permits, with many clients and processes, under interrupts, and under cancels. */
 class SemaphoreStormTest extends OnDaemon {
     private static final int PERMITS = 3;
 
@@ -32,7 +32,7 @@ class SemaphoreStormTest extends OnDaemon {
         return client.semaphore(key, PERMITS);
     }
 
-    /** Sees that all permits can be had, and no more; what was given up may be on its way back still. */
+    /** Checks that all permits can be acquired, and no more. A released permit may still be on its way. */
     private void allComeBack() throws InterruptedException {
         SidecarSemaphore all = semaphore(connect());
         List<Lease> had = new ArrayList<>();
@@ -43,7 +43,7 @@ class SemaphoreStormTest extends OnDaemon {
         had.forEach(Lease::close);
     }
 
-    /** Works under a permit; each holder has a file while it does. */
+    /** Works under a permit. Each holder has a file meanwhile. */
     private static void turns(SidecarSemaphore semaphore, Path dir, int turns) throws Exception {
         for (int n = 0; n < turns; n++) {
             try (Lease permit = semaphore.acquire()) {

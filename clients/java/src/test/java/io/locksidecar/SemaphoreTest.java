@@ -29,7 +29,7 @@ class SemaphoreTest extends OnDaemon {
         return client.semaphore(key, permits);
     }
 
-    /** Says how many of so many permits are free, and takes none. */
+    /** Returns how many permits are free. */
     private int free(int permits) {
         SidecarSemaphore all = semaphore(connect(), permits);
         List<Lease> had = new ArrayList<>();

@@ -8,7 +8,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** How tests wait: for a condition, within a bound that a busy machine keeps too. */
+/** The waits of tests: for a condition, within a bound that even a busy machine keeps. */
 final class Until {
     static final long BOUND = 60;
 
@@ -28,7 +28,7 @@ final class Until {
         }
     }
 
-    /** Runs in a thread of its own. */
+    /** Runs a task in a thread of its own. */
     static <T> Background<T> background(Callable<T> task) {
         return new Background<>(task);
     }
@@ -65,7 +65,7 @@ final class Until {
             return done.isDone();
         }
 
-        /** Waits for the end, and throws what it threw. */
+        /** Waits for the end, and throws the exception of the task. */
         T result() {
             try {
                 return done.get(BOUND, TimeUnit.SECONDS);
@@ -79,7 +79,7 @@ final class Until {
             }
         }
 
-        /** Waits for the end, and returns what it threw. */
+        /** Waits for the end, and returns the exception of the task. */
         Throwable thrown() {
             try {
                 T got = done.get(BOUND, TimeUnit.SECONDS);

@@ -32,7 +32,7 @@ final class Values {
         }
     }
 
-    /** Reads what it finds; other types than those three come as null. */
+    /** Reads a value; a type other than those three is returned as null. */
     static Object get(ByteBuffer b) {
         int t = b.get(b.position()) & 0xff;
         if ((t & 0xf0) == 0x90 || t == 0xdc || t == 0xdd) {

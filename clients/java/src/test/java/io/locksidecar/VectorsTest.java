@@ -40,7 +40,7 @@ class VectorsTest extends OnPeer {
             return name;
         }
 
-        /** Returns the message's values as the protocol has them. */
+        /** Returns the message's values with the types of the protocol. */
         List<Object> values() {
             List<Object> all = new ArrayList<>(fields.values());
             if (fields.containsKey("to")) {
@@ -87,7 +87,7 @@ class VectorsTest extends OnPeer {
                 permits().stream());
     }
 
-    /** Acquires and inspects with ids that a client comes to. */
+    /** Acquires and inspects whose ids a client uses. */
     static Stream<Vector> asked() {
         return Stream.concat(read("requests.txt").stream(), permits().stream())
                 .filter(v -> List.of(2L, 7L).contains(v.fields.get("op")) && (Long) v.fields.get("id") < 100);
@@ -141,7 +141,7 @@ class VectorsTest extends OnPeer {
         assertArrayEquals(v.frame, peer.frame());
     }
 
-    /** Decodes what is expected, by its type, and passes over what was appended. */
+    /** Decodes an expected value by its type, and skips appended fields. */
     private static void decode(ByteBuffer b, Object want, int level) {
         if (want instanceof List<?> list) {
             int n = Msgpack.getArray(b);

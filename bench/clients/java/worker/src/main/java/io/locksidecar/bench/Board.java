@@ -8,7 +8,7 @@ import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
 import java.nio.channels.FileChannel;
 
-/** The board of load.NewBoard: who is inside each key's lock, who was last, with which fence. */
+/** The board of load.NewBoard: for each key, the contender inside, the one that was last inside, and its fence. */
 final class Board {
     private static final VarHandle WORD =
             MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
@@ -30,7 +30,7 @@ final class Board {
         }
     }
 
-    /** Is called by contender me, not 0, with the lock held; a fence of 0 is none. */
+    /** Is called by contender me, not 0, while it holds the lock. A fence of 0 means that there is none. */
     Seen enter(int key, long me, long fence, boolean shared) {
         int at = key * SLOT;
         boolean overlap;
@@ -55,7 +55,7 @@ final class Board {
         }
     }
 
-    /** Is called before the lock is given up. */
+    /** Is called before the lock is released. */
     void leave(int key, long me, boolean shared) {
         int at = key * SLOT;
         if (shared) {

@@ -3,7 +3,7 @@ package io.locksidecar.bench;
 import java.util.LinkedHashMap;
 import java.util.Map;
 
-/** What one caller counts, or all of them together: harness.tally. */
+/** The counts of one caller, or of all together: see harness.tally. */
 final class Tally {
     private static final int BITS = 5;
     private static final int BUCKETS = 40 << BITS;

@@ -13,19 +13,19 @@ import org.redisson.Redisson;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** A way to locks, as a program would go it: one client a process, which all its callers share. */
+/** A way to acquire locks, as a program would use it: one client per process, which all its callers share. */
 interface Way {
-    /** One lock; callers may share it. */
+    /** One lock, which callers may share. */
     interface One {
         void acquire() throws Exception;
 
         void release() throws Exception;
 
-        /** Returns the fence while it is held by the caller, 0 when there is none. */
+        /** Returns the fence while the caller holds the lock; 0 if there is none. */
         long fence();
     }
 
-    /** A key's lock for one alone, or one side of its read-write lock. */
+    /** An exclusive lock of a key, or one side of its read-write lock. */
     enum How { MUTEX, READ, WRITE }
 
     One lock(String key, How how);
@@ -47,7 +47,7 @@ interface Way {
         };
     }
 
-    /** With its default pool and its default watchdog. */
+    /** Uses Redisson with its default pool and its default watchdog. */
     private static Way redisson(String address) {
         Config config = new Config();
         config.useSingleServer().setAddress("redis://" + address);
@@ -59,7 +59,7 @@ interface Way {
         }, () -> 0);
     }
 
-    /** With its default session; it has its mutex alone for us, nothing shared. */
+    /** Uses Curator with its default session. Of its locks, only the mutex is comparable, which is exclusive. */
     private static Way curator(String address) throws InterruptedException {
         CuratorFramework curator = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(50, 5));
         curator.start();

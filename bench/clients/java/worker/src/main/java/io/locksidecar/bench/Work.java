@@ -4,19 +4,19 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.Locale;
 import java.util.concurrent.ThreadLocalRandom;
 
-/** Which keys are acquired and how, as load.WorkArgs says it. No keys: each is new, and nobody else's. */
+/** Which keys are acquired and how, as in load.WorkArgs. Without keys, each is new, and nothing else uses it. */
 record Work(int keys, String prefix, boolean skew, double readers) {
     static Work of(JsonNode args) {
         return new Work(args.path("Keys").asInt(), args.get("Prefix").asText(), args.path("Skew").asBoolean(),
                 args.path("Readers").asDouble());
     }
 
-    /** Says whether others want the keys too. */
+    /** Tells whether other callers use the keys, too. */
     boolean wanted() {
         return keys > 0;
     }
 
-    /** Says what has to be warm for it. */
+    /** Returns the kind of work, which needs its own warm-up. */
     String kind() {
         return (wanted() ? "wanted" : "own") + (readers > 0 ? ", read" : "");
     }
@@ -25,7 +25,7 @@ record Work(int keys, String prefix, boolean skew, double readers) {
         return String.format(Locale.ROOT, "%s:%04d", prefix, slot);
     }
 
-    /** Draws one of the keys; with a skew four of five are of the first fifth. */
+    /** Draws one of the keys; with a skew, four of five are from the first fifth. */
     int slot() {
         int few = keys / 5;
         var random = ThreadLocalRandom.current();

@@ -18,20 +18,25 @@ import java.util.Set;
 import java.util.function.BiFunction;
 
 /**
- * A worker of the benchmarks in Java, as harness.serveWorker is one in Go.
+ * A worker of the benchmarks in Java, like harness.serveWorker in Go.
  *
- * <p>Lines of JSON: a spec in, "ready" out, the start time in, the report out; and the next spec, as long as there is
- * one. Its callers, so many threads, take locks and give them up as Work says; the load is the name of the way to the
- * locks, which stays the same. Before it is ready the worker has done enough of the same for the classes to be there
- * and the code to be compiled: by C1, which many of them are to be run with ({@code -XX:TieredStopAtLevel=1}), since
- * what C2 takes to compile in 16 processes is more than they then do.
+ * <p>It exchanges lines of JSON: it reads a spec, writes "ready", reads the start time, and writes the report; and then
+ * reads the next spec, as long as there is one. Its callers, which are threads, acquire and release locks as Work says.
+ * The load is the name of the way to acquire locks, which stays the same.
+ *
+ * <p>Before it is ready, the worker has done enough of the same work to load the classes and to compile the code. It
+ * should be run with C1 only ({@code -XX:TieredStopAtLevel=1}) if there are many workers: in 16 processes, the
+ * compilations of C2 would take more time than the work.
  */
 final class Worker {
-    /** Pairs before a kind of work is done for the first time: enough for C1. On one key; and how long they may take. */
+    /**
+     * Pairs before a kind of work is done for the first time, which is enough for C1. With one key, there is also a
+     * limit of time.
+     */
     private static final int WARM_PAIRS = 3000;
     private static final int WARM_WANTED = 500;
     private static final Duration WARM_MOST = Duration.ofSeconds(60);
-    /** How long callers that wait for a lock when the window closes may go on. */
+    /** How long callers may continue that wait for a lock at the end of the window. */
     private static final long GRACE_MILLIS = 10_000;
 
     private enum Phase { WARMING, MEASURING, STOPPED }
@@ -70,7 +75,7 @@ final class Worker {
             System.out.println(json.writeValueAsString(report));
             System.out.flush();
         }
-        Runtime.getRuntime().halt(0); // whoever still waits, and the clients' threads, need no ceremony
+        Runtime.getRuntime().halt(0); // callers that still wait, and the clients' threads, need no orderly end
     }
 
     private Thread thread(int caller, Runnable run) {
@@ -80,7 +85,10 @@ final class Worker {
         return t;
     }
 
-    /** Has callers do what they will do, on keys that no other process wants; some of it two on one key. */
+    /**
+     * Makes callers do their later work, on keys that no other process uses. Some of it is done by two callers on one
+     * key.
+     */
     private void warmUp() throws InterruptedException {
         String mine = work.prefix() + ":warm:" + proc;
         int callers = Math.max(2, Math.min(threads, 8));
@@ -135,7 +143,7 @@ final class Worker {
         Tally sum = new Tally();
         for (int i = 0; i < threads; i++) {
             all.get(i).join(Math.max(1, (end - System.nanoTime()) / 1_000_000));
-            sum.merge(tallies.get(i)); // of one that still waits, all but what it waits for
+            sum.merge(tallies.get(i)); // of a caller that still waits, everything except that wait
         }
         return Map.of(
                 "Tally", sum.json(),
@@ -144,7 +152,7 @@ final class Worker {
                 "Window", took);
     }
 
-    /** Is one caller, until the window is closed. */
+    /** Runs one caller, until the window is over. */
     private void call(int me, Tally tally) {
         Way.One only = work.keys() == 1 ? way.lock(work.key(0), Way.How.MUTEX) : null;
         for (long n = 0; phase != Phase.STOPPED; n++) {
@@ -158,7 +166,7 @@ final class Worker {
         }
     }
 
-    /** Is one pair on a key that nobody looks at; errors are counted always, the pair within the window. */
+    /** Makes one pair on a key that is not checked. Errors always count, and the pair within the window. */
     private void own(String key, Tally tally) {
         long asked = System.nanoTime();
         try {
@@ -174,7 +182,7 @@ final class Worker {
         }
     }
 
-    /** Is one turn on a key that others want too: what counts is the wait. What is wrong counts always. */
+    /** Makes one turn on a key that other callers use, too, and measures the wait. Faults always count. */
     private void wanted(Way.One one, int slot, boolean shared, int me, Tally tally) {
         long asked = System.nanoTime();
         try {
@@ -198,7 +206,7 @@ final class Worker {
         Thread.sleep(Math.max(0, time.toMillis()), time.isNegative() ? 0 : time.toNanosPart() % 1_000_000);
     }
 
-    /** Returns the processor time of this process in nanoseconds, all threads together. */
+    /** Returns the processor time of all threads of this process, in nanoseconds. */
     private static long cpu() {
         var os = (com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean();
         return os.getProcessCpuTime();

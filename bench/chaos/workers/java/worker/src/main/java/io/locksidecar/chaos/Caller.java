@@ -21,7 +21,7 @@ import java.util.Random;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
-/** One owner of a worker: a thread that takes leases, works under them, and gives them up. */
+/** One owner of a worker: a thread that acquires leases, works under them, and releases them. */
 final class Caller implements Runnable {
     private static final long MILLI = 1_000_000;
     private static final int SHARED = 1;
@@ -35,7 +35,7 @@ final class Caller implements Runnable {
     private final Socket register;
     private final BufferedReader answers;
 
-    /** What is asked for. */
+    /** The terms of an acquire. */
     private record Terms(List<String> keys, int mode, int permits, long bound, long of) {}
 
     Caller(Worker worker, int no) throws IOException {
@@ -70,7 +70,7 @@ final class Caller implements Runnable {
         }
     }
 
-    /** Is one acquire with what comes after it; false when there was no answer. */
+    /** Makes one acquire and does what follows from it; false if there was no answer. */
     private boolean turn() throws IOException, InterruptedException {
         Terms terms = choose();
         Held held;
@@ -88,7 +88,7 @@ final class Caller implements Runnable {
         return true;
     }
 
-    /** Takes a permit, one lock or several. */
+    /** Acquires a permit, one lock or several. */
     private Terms choose() {
         int kind = random.nextInt(10);
         int mode = random.nextInt(5) == 0 ? SHARED : 0;
@@ -105,7 +105,7 @@ final class Caller implements Runnable {
         return new Terms(keys.subList(0, kind < 4 ? 2 + random.nextInt(2) : 1), mode, 0, wait, 0);
     }
 
-    /** Acquires, and notes it all; returns null when it was not granted. */
+    /** Acquires, and records everything; returns null if it was not granted. */
     private Held acquire(Terms terms) throws InterruptedException {
         List<Long> numbers = new ArrayList<>();
         for (String key : terms.keys) {
@@ -166,7 +166,7 @@ final class Caller implements Runnable {
         return one.map(o -> new Held(worker, numbers, o, null)).orElse(null);
     }
 
-    /** Works under what is held: on what it guards, for a moment or longer. */
+    /** Works on the guarded registers under the hold, for a moment or longer. */
     private void inside(Terms terms, Held held) throws IOException, InterruptedException {
         boolean some = random.nextInt(5) == 0;
         boolean single = terms.keys.size() == 1;
@@ -192,14 +192,14 @@ final class Caller implements Runnable {
         if (single && random.nextInt(5) == 0) {
             held.lower();
             stay(held);
-            again = some ? more(terms, held.numbers.get(0)) : null; // which is refused
+            again = some ? more(terms, held.numbers.get(0)) : null; // this is refused
             if (again != null) {
                 again.leave();
             }
         }
     }
 
-    /** Acquires the same once more. */
+    /** Acquires the same key once more. */
     private Held more(Terms terms, long of) throws InterruptedException {
         try {
             return acquire(new Terms(terms.keys, terms.mode, terms.permits, of == 0 ? 200 : 1000, of));
@@ -208,7 +208,7 @@ final class Caller implements Runnable {
         }
     }
 
-    /** Writes one more in each register of each key, with a while between the reading and the writing. */
+    /** Increments each register of each key. Some time passes between the read and the write. */
     private void write(Terms terms, Held held) throws IOException, InterruptedException {
         int n = terms.keys.size();
         Integer[] values = new Integer[n];
@@ -239,7 +239,10 @@ final class Caller implements Runnable {
         return answer.length() > 3 ? Integer.valueOf(answer.substring(3)) : Integer.valueOf(0);
     }
 
-    /** Is mostly short, sometimes longer, and seldom longer than a TTL; but each fourth worker's is that long often, of one key. */
+    /**
+     * Waits for a time that is mostly short, sometimes longer, and rarely longer than a TTL. For one key, each fourth
+     * worker often waits that long.
+     */
     private void stay(Held held) throws InterruptedException {
         int kind = random.nextInt(100);
         int often = number("worker") % 4 == 3 && held.numbers.size() == 1 ? 25 : 2;

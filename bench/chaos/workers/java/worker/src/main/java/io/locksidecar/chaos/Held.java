@@ -5,7 +5,7 @@ import io.locksidecar.Leases;
 import io.locksidecar.LockException;
 import java.util.List;
 
-/** What one acquire gave, of one key or several, and what has been noted of it. */
+/** The result of one acquire, of one key or several, and what has been recorded of it. */
 final class Held {
     private static final long MILLI = 1_000_000;
 
@@ -14,7 +14,7 @@ final class Held {
     private final Lease one; // or
     private final Leases several;
     private long said;
-    private String last; // the last look that found it valid, unless noted
+    private String last; // the last check that found it valid, unless it is recorded already
     private long lastAt;
     private boolean gone;
 
@@ -33,7 +33,7 @@ final class Held {
         return one != null ? one.fence() : several.fences().get(i);
     }
 
-    /** Asks whether it is still held, and notes what has become known. */
+    /** Checks whether it is still held, and records what has become known. */
     boolean look() {
         long at = worker.now();
         long left = remaining();
@@ -58,7 +58,7 @@ final class Held {
         return !gone;
     }
 
-    /** Makes it a shared one. */
+    /** Makes the hold a shared one. */
     void lower() {
         look();
         tell();
@@ -83,7 +83,7 @@ final class Held {
             } else {
                 several.close();
             }
-            how = gone ? "gone" : "ok"; // a connection that ended is release too, but not what the daemon said
+            how = gone ? "gone" : "ok"; // the end of a connection also releases, but the daemon has not said so
         } catch (LockException e) {
             how = Worker.word(e);
         }

@@ -13,10 +13,10 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicLong;
 
 /**
- * A worker of the chaos runner in Java, as load.go is one in Go: the same words, the same lines.
+ * A worker of the chaos runner in Java, with the same orders and the same events as load.go.
  *
- * <p>Java cannot read CLOCK_BOOTTIME. The driver says how far it is ahead of CLOCK_MONOTONIC, which is what {@link
- * System#nanoTime} reads on Linux; the two go on alike while the machine does not sleep.
+ * <p>Java cannot read CLOCK_BOOTTIME. The driver states how far it is ahead of CLOCK_MONOTONIC, which {@link
+ * System#nanoTime} reads on Linux. Both advance alike while the machine does not sleep.
  */
 final class Worker {
     final Map<String, String> orders = new HashMap<>();
@@ -46,7 +46,7 @@ final class Worker {
             owners.add(owner);
         }
         while (System.in.read() >= 0) {
-            // its end is the word to stop
+            // The end of the input tells the worker to stop.
         }
         worker.stopped = true;
         for (Thread owner : owners) {
@@ -60,7 +60,7 @@ final class Worker {
         return System.nanoTime() + offset;
     }
 
-    /** Writes one event; rest is more fields, each with a comma before it. */
+    /** Writes one event. rest has more fields, each with a comma before it. */
     void note(String event, long at, String rest) {
         byte[] line = ("{\"e\":\"" + event + "\",\"t\":" + at + rest + "}\n").getBytes(StandardCharsets.UTF_8);
         synchronized (this) {
@@ -73,7 +73,7 @@ final class Worker {
         }
     }
 
-    /** Returns how a request ended, in one word. */
+    /** Returns the result of a request, as one word. */
     static String word(LockException e) {
         String name = e.getClass().getSimpleName();
         return name.substring(0, name.length() - "Exception".length());
