@@ -6,11 +6,11 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Abandon ends everything that this table has at a store that this process cannot reach: an earlier
-// process of this host used it, and this one's configuration does not name it. The holds there are
-// lost. Nothing is released at the store, because this process cannot reach it: its leases end with
-// their TTLs, or with the store session, which is no longer renewed. Everything else moves to the
-// store to which its key is routed now. The key stays closed there until the validity stated to its
+// Abandon ends everything that this table has at a store that this process cannot reach. An earlier
+// process of this host used the store, and the configuration of this one does not name it. The
+// holds there are lost. Nothing is released at the store: the leases there end with their TTLs, or
+// with the store session, which is no longer renewed. Waiters and inspections move to the store to
+// which their key is routed now. The key stays closed there until the validity stated to its
 // holders ends, so that this host grants nothing twice.
 //
 // The keys must be routed elsewhere already. Abandon sends no request to a store; Reroute, which

@@ -5,8 +5,8 @@
 // A Table holds the keys of one shard. It is not safe for concurrent use: the caller guards it
 // with a mutex, and queues the effects, in order, before it unlocks the mutex.
 //
-// For each key the table has the lease (this host's claim at the store), the holds of local
-// owners that it serves, the queue of local waiters, and any unresolved request or pending
+// For each key the table has the lease, which is this host's claim at the store. It also has the
+// holds that the lease serves, the queue of local waiters, and any unresolved request or pending
 // release. An event that may change what a lease has to do ends with advance, which grants holds to
 // waiters and then takes the next step of the lease. Re-entries, releases that only lower a count,
 // and refused downgrades change nothing of the kind, and return without it. Besides renewals, a key
@@ -14,9 +14,9 @@
 //
 // # States
 //
-// A lease is in one of five states. For each state, advance.go has one function that returns both
-// the next request to the store and the next wake-up, and table.go has a struct with the fields
-// of that state. These are the transitions:
+// A lease is in one of five states. For each state, advance.go has one function that returns the
+// next request to the store and the next wake-up. table.go has a struct with the fields of the
+// state. These are the transitions:
 //
 //	none → asked        a waiter needs the lease
 //	asked → held        the store has granted the lease

@@ -19,8 +19,8 @@ type Session struct {
 	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
-	// Ended is set before EndSession begins and before Shards is read for it, so that no later event
-	// gives the session a hold or a waiter, and EndSession finds those of earlier ones.
+	// Ended is set before Shards is read to call EndSession. So no later event gives the session a
+	// hold or a waiter, and EndSession finds what earlier events have given it.
 	Ended atomic.Bool
 	// Shell belongs to the caller. The table never uses it.
 	Shell any
@@ -31,7 +31,7 @@ type Session struct {
 type sessionIndex struct {
 	holds  list[hold, holdsOfSession]
 	waits  list[waiter, waitsOfSession]
-	survey *hold // the next to be looked at; nil when that has ended
+	survey *hold // the next hold that the survey visits; nil when it has visited all
 }
 
 // NewSession returns the record of a session over the given number of shards, at most 64.

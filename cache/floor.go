@@ -3,8 +3,8 @@ package cache
 import "slices"
 
 // Fence floors: the bases that a new base has to be above, because this host has seen them. A table
-// knows one floor per store. When keys move to another store, the floor moves with them, so that
-// the fences of one host rise over a reload even if the new store's counter and clock are behind.
+// knows one floor per store. When keys move to another store, the floor moves with them. So the
+// fences of one host rise over a reload even if the new store's counter and clock are behind.
 
 // maxCarried is the highest floor that a store takes over from another one. It is above every base
 // that the largest fence_epoch leads to, and 2^51 bases are above it. So a wrong base of one store,
@@ -52,17 +52,17 @@ func (st *storeRecord) carry(base uint64) {
 	}
 }
 
-// move is the way of keys from one store to another. epoch lifts the bases of from if they are its
-// own order.
+// move says that keys move from one store to another. epoch raises the bases of from if from orders
+// them itself.
 type move struct {
 	from, to *storeRecord
 	epoch    uint64
 }
 
 // Leave tells the table that keys move from a store to another one. Until Reroute, which has to be
-// called next, the leases of these keys stand at the earlier store, and requests there may still be
+// called next, the leases of these keys are at the earlier store, and requests there may still be
 // answered. A lease that ends meanwhile is forgotten, and the next one for its key begins at the
-// new store. So what the earlier store gives is carried there at once.
+// new store. So a base that the earlier store gives is carried to the new store at once.
 func (t *Table) Leave(from, to *StoreTraits, epoch uint64) {
 	m := move{t.store(from), t.store(to), epoch}
 	if !slices.Contains(t.leaving, m) {

@@ -8,9 +8,9 @@ import "github.com/locksidecar/locksidecar/protocol"
 // release, or with its session.
 
 // Force ends the holds of a key: of its semaphore if permit is true, else of its lock. If fence is
-// not 0, it ends only the holds with that fence. It returns the holds that it has ended, and the
-// time at which the key is no longer closed by them or by holds that were forced earlier; that is
-// now if none closes it.
+// not 0, it ends only the holds with that fence. It returns the holds that it has ended. It also
+// returns when no forced hold, ended now or earlier, keeps the key closed any more: now if there is
+// none.
 func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Effects) (
 	ended []Held, free int64) {
 	l := t.head(key, permit)
@@ -82,7 +82,7 @@ func (l *Lease) forcedOnly() bool {
 }
 
 // acknowledged handles a release that has found no valid hold. If the hold was lost by force, the
-// release proves that its owner no longer relies on it, even if the owner sent the release before
+// release proves that its owner no longer relies on it. It does so even if the owner sent it before
 // it knew of the loss. A release of one of several entries only lowers the count.
 func (t *Table) acknowledged(q *Release, now int64, out *Effects) {
 	if t.forced == 0 {

@@ -180,8 +180,8 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	t.reenterWaits(h, now, out)
 }
 
-// setEnd sets the ends of h, which is being granted to w: its own end if w asked for a fixed hold,
-// and the end of the longest hold that the namespace allows.
+// setEnd sets the ends of h, which is being granted to w. A fixed hold has an end of its own. The
+// namespace can bound the length of every hold.
 func (h *hold) setEnd(w *waiter, fresh bool) {
 	l := h.l
 	if w.fixed {

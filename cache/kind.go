@@ -11,8 +11,8 @@ type kind interface {
 	queue() *waitQueue
 	// needed reports whether a hold or a waiter on this host needs the lease.
 	needed() bool
-	// claims returns the leases that can be held for the key: the lock's, or those of the
-	// semaphore's permits.
+	// claims returns the leases that can be held for the key: the lock's lease, or the leases of
+	// the semaphore's permits.
 	claims() []*Lease
 	// rank orders the leases of one key: lock, semaphore, permits.
 	rank() int
@@ -150,8 +150,8 @@ func (t *Table) all() iter.Seq[*Lease] {
 	}
 }
 
-// named yields the leases that can be held for a key: the lock's, and those of the semaphore's
-// permits.
+// named yields the leases that can be held for a key: the lock's lease, and the leases of the
+// semaphore's permits.
 func (t *Table) named(key string) iter.Seq[*Lease] {
 	return func(yield func(*Lease) bool) {
 		if l := t.locks[key].lease(); l != nil && !yield(l) {

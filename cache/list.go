@@ -111,8 +111,8 @@ func (holdsOfLease) links(h *hold) *links[hold]   { return &h.inLease }
 func (holdsOfSession) links(h *hold) *links[hold] { return &h.inSession }
 func (holdsOfTable) links(h *hold) *links[hold]   { return &h.inTable }
 
-// The lists that waiters are in: their queue, those of their session, the newest first, and all
-// of the table.
+// The lists that waiters are in: their queue, the waiters of their session, the newest first, and
+// all waiters of the table.
 type (
 	waitsInQueue   struct{}
 	waitsOfSession struct{}

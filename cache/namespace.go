@@ -22,7 +22,7 @@ type StoreTraits struct {
 func (s *StoreTraits) renews() bool { return !s.Session || s.TTLs }
 
 // Validity returns the longest validity, in nanoseconds, that can be stated for a lease with the
-// given TTL: the TTL, the TTL of the store session, or the shorter of the two.
+// given TTL. It is the TTL, the TTL of the store session, or the shorter of the two.
 func (s *StoreTraits) Validity(ttl int64) int64 {
 	switch {
 	case !s.Session:

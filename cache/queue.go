@@ -179,8 +179,8 @@ func (w *waiter) code(c *Coder) {
 	}
 }
 
-// enqueue makes a waiter of q and puts it into the queue of l's key. It refuses q if its session has
-// ended.
+// enqueue makes a waiter of q and puts it into the queue of l's key. It refuses q if the session of
+// q has ended.
 func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	w := t.freeWaits.get()
 	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,

@@ -16,9 +16,9 @@ import (
 type Admit func(s *Session, key string, mode Mode, ttl int64) (protocol.Code, error)
 
 // Follow applies the namespaces that route returns to their keys. Reroute, which has to be called
-// next, does what follows from that. Namespaces with limits need the holds and waiters of all
-// tables to be counted before any table decides by those limits: then Follow is called for all
-// tables before Reroute is called for one.
+// next, does what follows from that. If namespaces have limits, Follow is called for all tables
+// before Reroute is called for one. The reason is that the holds and waiters of all tables have to
+// be counted before any table decides by the limits.
 func (t *Table) Follow(route func(key string) *Namespace) {
 	for l := range t.heads() {
 		if ns := route(l.key); ns != l.ns {
@@ -105,9 +105,9 @@ func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 // as it has no holds.
 func (l *Lease) moved() bool { return l.ns.Store != l.st.StoreTraits }
 
-// followEpoch takes over the epoch of l's namespace, unless the key has moved: an answer from the
-// earlier store, which may still come, is lifted by the epoch of the namespace that routed the key
-// there.
+// followEpoch sets the epoch of l to the epoch of its namespace, unless the key has moved. The
+// earlier store may still answer then, and its bases are raised by the epoch of the namespace that
+// routed the key there.
 func (l *Lease) followEpoch() {
 	if !l.moved() {
 		l.epoch = l.ns.Epoch
@@ -160,5 +160,5 @@ func (t *Table) finishMove(l *Lease, out *Effects) {
 	known := l.st.known(l.epoch)
 	t.setStore(l, l.ns.Store)
 	l.st.carry(known)
-	t.noteSuccess(l) // the failures were those of the earlier store
+	t.noteSuccess(l) // the earlier store failed, not this one
 }

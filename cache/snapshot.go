@@ -410,8 +410,8 @@ func (t *Table) refOf(op *Op) *Lease {
 }
 
 // FailingFrom counts each store that is down, and each request that has failed, as failing from now
-// on. It is for a table that was read from a snapshot: the process to which the store did not
-// answer has gone, and no waiter is to be refused before this one has asked the store.
+// on. It is for a table that was read from a snapshot. The store did not answer the earlier
+// process; no waiter is to be refused before this process has asked the store.
 func (t *Table) FailingFrom(now int64) {
 	for _, st := range t.stores {
 		if st != nil && st.downAt != 0 {

@@ -365,8 +365,8 @@ func (t *Table) sessionLost(st *storeRecord, now int64, out *Effects) {
 	}
 }
 
-// orphanReleasing records that a lease with a pending release ends with its TTL, if it has one:
-// only one store of a pair may still have it, and nothing renews it.
+// orphanReleasing records that a lease with a pending release ends with its TTL, if the store has
+// TTLs. One store of a pair may still have the lease, and nothing renews it there.
 func (t *Table) orphanReleasing(l *Lease, now int64) {
 	l.orphan = true
 	if l.st.TTLs {

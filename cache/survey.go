@@ -63,11 +63,11 @@ type Silence struct {
 	Until int64 // no other hold of the session ends by silence before; Forever for never
 }
 
-// LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that
-// has not arrived since heard. It spares a hold while a validity lasts that was stated before its
-// namespace required the heartbeat. The owner of such a hold is told lead before that ends, so that
-// the session's other holds can be stated to be valid longer by then; the key stays closed until it
-// ends.
+// LoseSilent ends the overdue holds of a session: their namespaces require a heartbeat, and none
+// has arrived since heard. It spares a hold while a validity lasts that was stated before its
+// namespace required the heartbeat. The owner of such a hold is told of the loss earlier, by lead,
+// so that keepalives can state a later time for the session's other holds. Its key stays closed
+// until that validity ends.
 func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Silence {
 	is := Silence{Forever, Forever}
 	var freed []*Lease // advanced at the end, because the advance of one may end other holds of s

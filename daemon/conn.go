@@ -14,8 +14,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// conn is a session's connection. It has one reader, and a writer that exists only while the
-// client reads more slowly than the daemon writes. All other goroutines write without blocking.
+// conn is a session's connection. It has one reader, one reaper, which ends the session, and a
+// writer that exists only while the client reads more slowly than the daemon writes. All other
+// goroutines write without blocking.
+//
+// During a takeover the daemon is frozen (freeze.go). The goroutines of a frozen connection have
+// ended, and input and unsent have the bytes on their way, for the successor. If the takeover
+// fails, run starts the goroutines again.
 type conn struct {
 	d     *Daemon
 	s     *engine.Session
@@ -29,23 +34,21 @@ type conn struct {
 
 	reader sync.WaitGroup // the goroutine of read
 	reaper sync.WaitGroup // the goroutine of reap, which may start the writer of any connection
-	writer sync.WaitGroup // the goroutine of slowly
-	turn   turn           // owned by the reader
-	// input has the bytes that were read but not handled yet. It is owned by the reader while that
-	// runs.
-	input  []byte
-	closed bool   // owned by the reader: the daemon has ended the session
-	unsent []byte // while parked: bytes that the writer took from the outbox and did not write
+	writer sync.WaitGroup // the goroutine of writeRest
+	turn   turn           // the reader's work since it last yielded; owned by the reader
+	input  []byte         // while frozen: bytes that the reader has read but not handled
+	closed bool           // owned by the reader: the daemon has ended the session
+	unsent []byte         // while frozen: bytes that the writer took from the outbox and did not write
 
 	// handling is held while the reader handles requests. It is taken before any shard's lock. A
 	// goroutine that takes it finds each request that was read either answered or on its way to a
 	// store.
 	handling sync.Mutex
 
-	kill   chan struct{} // closed when the daemon ends the session
-	killed atomic.Bool
-	gone   chan struct{} // closed when the peer has ended
-	once   sync.Once
+	kill     chan struct{} // closed when the daemon ends the session
+	killed   atomic.Bool
+	gone     chan struct{} // closed when the peer has ended or disconnected
+	goneOnce sync.Once
 }
 
 func newConn(d *Daemon, nc *sock.Conn) *conn {
@@ -55,21 +58,22 @@ func newConn(d *Daemon, nc *sock.Conn) *conn {
 // readBuffer is the initial size of a connection's read buffer, in bytes.
 const readBuffer = 8 << 10
 
-// run starts the connection's goroutines. After a park, it starts them again.
+// run starts the connection's goroutines. After a freeze, it starts them again.
 func (c *conn) run() {
-	c.readOn()
+	c.startReader()
 	c.start(&c.reaper, c.reap)
 	if len(c.unsent) > 0 {
 		buf := getBuffer()
 		rest := c.unsent
 		c.unsent = nil
-		c.start(&c.writer, func() { c.slowly(buf, rest) })
+		c.start(&c.writer, func() { c.writeRest(buf, rest) })
 	}
 }
 
-func (c *conn) readOn() { c.start(&c.reader, c.read) }
+// startReader starts the reader alone, after a freeze that failed before it stopped the reaper.
+func (c *conn) startReader() { c.start(&c.reader, c.read) }
 
-// start runs f on a goroutine. Serve waits for it, and so do waiters on group.
+// start runs f on a goroutine of group. Serve waits for it, too.
 func (c *conn) start(group *sync.WaitGroup, f func()) {
 	group.Add(1)
 	c.d.wg.Go(func() {
@@ -78,9 +82,9 @@ func (c *conn) start(group *sync.WaitGroup, f func()) {
 	})
 }
 
-// read is the reader. It returns when the peer has disconnected or counts as gone, or when the
-// connection has to be parked, possibly in the middle of a frame. After the daemon has ended the
-// session, it reads only to notice that the peer disconnects.
+// read is the reader. It returns when the peer has disconnected or counts as gone. It also returns
+// for a freeze, possibly in the middle of a frame. After the daemon has ended the session, it reads
+// only to notice that the peer disconnects.
 func (c *conn) read() {
 	buf := c.input
 	if buf == nil {
@@ -97,8 +101,8 @@ func (c *conn) read() {
 			buf, more = c.handle(buf, t)
 			continue
 		}
-		t.reads(c.sock)
-		if len(buf) == cap(buf) {
+		t.beforeRead(c.sock)
+		if len(buf) == cap(buf) { // the buffer grows up to the size of the largest frame
 			buf = append(buf, make([]byte, min(cap(buf),
 				c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
 		}
@@ -111,17 +115,17 @@ func (c *conn) read() {
 			break
 		}
 		c.d.read.Add(uint64(n))
-		t.does(n >> 10)
+		t.count(n >> 10) // a KiB costs as much as a request
 		if !c.closed {
 			buf, more = c.handle(buf[:len(buf)+n], t)
 		}
 	}
-	c.leave()
+	c.peerGone()
 }
 
-// handle handles the frames in b, but not more at once than the user's rate allows. From time to
-// time it yields to other readers. It moves the rest of b to the front. more reports whether the
-// rest may contain whole frames.
+// handle handles the frames in b, and yields to other readers from time to time. For a user with a
+// rate limit it handles one quota, and keepPace then waits if the user is over the limit. It moves
+// the rest of b to the front. more reports whether the rest may contain whole frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 	t.limit = c.s.RateLimit()
 	all, cost := b, 0
@@ -135,38 +139,39 @@ func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 		c.handling.Lock()
 		b, work, ok = c.s.ReceiveUpTo(b, quota)
 		c.handling.Unlock()
-		c.closed, more = !ok, work >= quota
-		t.does(work)
+		c.closed, more = !ok, work >= quota // less work means that no whole frame is left
+		t.count(work)
 		cost += work
 	}
-	t.uncharged += max(cost, (len(all)-len(b))>>10)
+	t.uncharged += max(cost, (len(all)-len(b))>>10) // large requests are charged by their size
 	if c.closed {
 		b, more = nil, false
 	}
 	return all[:copy(all, b)], more
 }
 
-// Yield lets other goroutines run while the session is being ended.
+// Yield lets other goroutines run while the engine ends the session's holds, of which there may be
+// many.
 func (c *conn) Yield() { sock.Yield() }
 
-// leave records that the peer has gone.
-func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }
+// peerGone records that the peer has gone.
+func (c *conn) peerGone() { c.goneOnce.Do(func() { close(c.gone) }) }
 
 // reap waits for the session's end and releases its holds. If the daemon ends the session, its
 // keys stay closed until the peer has closed its side or ended, or until the stated validity is
 // over.
 func (c *conn) reap() {
-	park := c.d.parking()
+	freeze := c.d.connFreeze()
 	select {
 	case <-c.gone:
 	case <-c.d.halt:
-	case <-park:
+	case <-freeze:
 		return
 	case <-c.kill:
 		c.d.engine.EndWaits(c.s)
 		c.Flush()
 		_ = c.sock.CloseWrite()
-		if !c.waitParted(park) {
+		if !c.awaitPeer(freeze) {
 			return
 		}
 	}
@@ -183,19 +188,20 @@ func (c *conn) reap() {
 	c.d.forget(c)
 }
 
-// waitParted waits until the client can no longer rely on any hold. It returns false if the
-// connection has to be parked before.
-func (c *conn) waitParted(park <-chan struct{}) bool {
+// awaitPeer waits until the client can no longer rely on any hold: it has gone, or the validity
+// stated to it is over. It returns false if a freeze begins before that.
+func (c *conn) awaitPeer(freeze <-chan struct{}) bool {
 	for c.s.Holds() > 0 {
 		left := c.s.Stated() - c.d.clock()
 		if left <= 0 {
 			break
 		}
-		wait := time.NewTimer(time.Duration(left)) // does not count suspend: hence the loop
+		// The timer does not count the time of a suspend. So the loop compares the clock again.
+		wait := time.NewTimer(time.Duration(left))
 		select {
 		case <-c.gone:
 		case <-c.d.halt:
-		case <-park:
+		case <-freeze:
 			wait.Stop()
 			return false
 		case <-wait.C:
@@ -218,7 +224,7 @@ func (c *conn) Kill() {
 // goroutine writes the rest.
 func (c *conn) Flush() {
 	c.mu.Lock()
-	if c.writing {
+	if c.writing { // that goroutine writes the new output, too
 		c.again = true
 		c.mu.Unlock()
 		return
@@ -229,18 +235,18 @@ func (c *conn) Flush() {
 	for {
 		*buf = c.s.Swap(*buf)
 		if rest := c.tryWrite(*buf); len(rest) > 0 {
-			c.start(&c.writer, func() { c.slowly(buf, rest) })
+			c.start(&c.writer, func() { c.writeRest(buf, rest) })
 			return
 		}
-		if c.done() {
+		if c.finishWriting() {
 			break
 		}
 	}
 	putBuffer(buf)
 }
 
-// done gives up the right to write and returns true, unless there is more to write.
-func (c *conn) done() bool {
+// finishWriting gives up the right to write and returns true, unless there is more to write.
+func (c *conn) finishWriting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.again {
@@ -261,20 +267,21 @@ func (c *conn) tryWrite(b []byte) []byte {
 	return b[n:]
 }
 
-// slowly is the writer for a client that reads slowly. Unread output collects in the outbox, up
-// to its limit.
-func (c *conn) slowly(buf *[]byte, rest []byte) {
+// writeRest is the writer, for a client that reads slowly. It writes rest, which is a part of buf,
+// and then the outbox until that is empty. Meanwhile, output collects in the outbox, up to its
+// limit.
+func (c *conn) writeRest(buf *[]byte, rest []byte) {
 	for {
 		n, err := c.sock.Write(rest)
 		if c.d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-			c.unsent = slices.Clone(rest[n:]) // writing stays true
+			c.unsent = slices.Clone(rest[n:]) // writing stays true, so that output stays in order
 			break
 		}
 		if err != nil {
 			break
 		}
 		*buf = c.s.Swap(*buf)
-		if rest = *buf; len(rest) == 0 && c.done() {
+		if rest = *buf; len(rest) == 0 && c.finishWriting() {
 			break
 		}
 	}

@@ -161,11 +161,11 @@ type Daemon struct {
 	endOnce      sync.Once
 	started      chan struct{} // closed once all that Serve starts runs
 
-	mu      sync.Mutex
-	park    chan struct{}      // closed when connections are to be parked; guarded by mu
-	conns   map[*conn]struct{} // guarded by mu
-	empty   chan struct{}      // closed when conns has become empty after draining; guarded by mu
-	running context.Context    // ends when a freeze begins; guarded by mu
+	mu          sync.Mutex
+	freezeConns chan struct{}      // closed when the reapers have to end for a freeze; guarded by mu
+	conns       map[*conn]struct{} // guarded by mu
+	empty       chan struct{}      // closed when conns has become empty after draining; guarded by mu
+	running     context.Context    // ends when a freeze begins; guarded by mu
 
 	stopRunning context.CancelFunc // ends running; guarded by mu
 	// queries is the context of queries of stores. It ends with a freeze that has waited for them.
@@ -198,9 +198,9 @@ func Listen(cfg Config) (*Daemon, error) {
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
 		halt: make(chan struct{}), transferred: make(chan struct{}), ending: make(chan struct{}),
-		started: make(chan struct{}),
-		park:    make(chan struct{}), conns: make(map[*conn]struct{})}
-	d.run()
+		started:     make(chan struct{}),
+		freezeConns: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d.makeContexts()
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
@@ -424,7 +424,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	var peer engine.Peer
-	peer, c.peer = d.peers.Watch(nc, c.leaveNow)
+	peer, c.peer = d.peers.Watch(nc, c.processEnded)
 	c.mu.Lock() // a drain may flush the session as soon as the engine has it
 	c.s = d.engine.Open(peer, c)
 	c.mu.Unlock()
@@ -449,10 +449,10 @@ func (c *conn) awaitHello() {
 	})
 }
 
-// leaveNow is called by the peer watcher when the peer's process has ended. Another process may
+// processEnded is called by the peer watcher when the peer's process has ended. Another process may
 // still have the connection's socket.
-func (c *conn) leaveNow() {
-	c.leave()
+func (c *conn) processEnded() {
+	c.peerGone()
 	_ = c.sock.CloseRead()
 }
 

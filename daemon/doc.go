@@ -17,10 +17,11 @@
 //  2. Daemon.freezing: held for writing from freeze to thaw, for reading during a forced unlock.
 //  3. A connection's handling; the asking and then the gate of a store's upkeep, and its pump's
 //     notifying; the timer's gate. Each is held while events of its origin are handled. Freeze
-//     takes those of the stores and of the timer. Drain waits for those of the connections.
+//     takes the locks of the stores and of the timer. Drain takes each connection's handling once,
+//     to wait for the request that is being handled.
 //  4. The locks of the engine, in the order that its package comment gives.
 //
-// Daemon.mu and stores.mu guard lists. Only Engine.mu is ever taken under stores.mu. A goroutine
-// may hold only the locks 1 to 3 during I/O or while it waits for another goroutine, and none
-// that the other one needs.
+// Daemon.mu and storeSet.mu guard lists. Only Engine.mu is ever taken under storeSet.mu. Of these
+// locks, a goroutine may hold only 1 to 3 during I/O or while it waits for another goroutine. The
+// other goroutine must not need them.
 package daemon

@@ -50,7 +50,7 @@ func (d *Daemon) drained() bool {
 		c.handling.Lock()
 		c.handling.Unlock() //nolint:staticcheck // see handling
 	}
-	return d.stores.asked() == 0 && d.engine.Unanswered() == 0
+	return d.stores.queriesRunning() == 0 && d.engine.Unanswered() == 0
 }
 
 // settle waits for a bounded time until the stores have confirmed the releases.

@@ -72,14 +72,14 @@ func (d *Daemon) freeze(end time.Time) error {
 	for _, c := range conns {
 		c.reader.Wait()
 	}
-	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.asked) != nil {
+	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.queriesRunning) != nil {
 		d.mu.Lock()
 		d.cutQueries(engine.ErrTakeover)
 		d.mu.Unlock()
 	}
 	if err := d.await(end, func() int {
 		d.stores.cutIfDown()
-		return d.stores.asked() + d.engine.MainPending()
+		return d.stores.queriesRunning() + d.engine.MainPending()
 	}); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (d *Daemon) freeze(end time.Time) error {
 		return err
 	}
 	d.mu.Lock()
-	close(d.park)
+	close(d.freezeConns)
 	d.mu.Unlock()
 	for _, c := range conns {
 		c.reaper.Wait()
@@ -106,10 +106,10 @@ func (d *Daemon) thaw() {
 	d.cfg.Takeover(false)
 	d.frozen.Store(false)
 	d.mu.Lock()
-	d.run()
-	parked := isClosed(d.park)
-	if parked {
-		d.park = make(chan struct{})
+	d.makeContexts()
+	connsFrozen := isClosed(d.freezeConns)
+	if connsFrozen {
+		d.freezeConns = make(chan struct{})
 	}
 	d.mu.Unlock()
 	conns := d.connections()
@@ -117,10 +117,10 @@ func (d *Daemon) thaw() {
 		_ = c.sock.SetDeadline(time.Time{})
 	}
 	for _, c := range conns {
-		if parked {
+		if connsFrozen {
 			c.run()
 		} else {
-			c.readOn()
+			c.startReader()
 		}
 	}
 	if d.stores.resume() {
@@ -147,8 +147,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// run makes the contexts that a freeze ends. The caller holds mu, or has just made d.
-func (d *Daemon) run() {
+// makeContexts makes the contexts that a freeze ends. The caller holds mu, or has just made d.
+func (d *Daemon) makeContexts() {
 	d.running, d.stopRunning = context.WithCancel(context.Background())
 	d.queries, d.cutQueries = context.WithCancelCause(context.Background())
 }
@@ -168,11 +168,11 @@ func (d *Daemon) unfrozen() context.Context {
 	return d.running
 }
 
-// parking returns a channel that is closed when connections have to be parked.
-func (d *Daemon) parking() <-chan struct{} {
+// connFreeze returns a channel that is closed when the reapers have to end for a freeze.
+func (d *Daemon) connFreeze() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.park
+	return d.freezeConns
 }
 
 func (d *Daemon) connections() []*conn {
@@ -235,5 +235,5 @@ func (s *storeSet) list() []*runningStore {
 	return slices.Clone(s.all)
 }
 
-// asked returns the number of store queries in progress.
-func (s *storeSet) asked() int { return int(s.questions.Load()) }
+// queriesRunning returns the number of store queries in progress.
+func (s *storeSet) queriesRunning() int { return int(s.queries.Load()) }

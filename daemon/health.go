@@ -26,16 +26,16 @@ func (d *Daemon) newViewer() *admin.Viewer {
 		Query: d.stores.ask, Frozen: d.frozen.Load, Halt: d.halt}
 }
 
-// View describes what there is now. It locks no shard for longer than about a thousand rows take.
+// View returns the present state. It locks a shard for about a thousand rows at a time.
 func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) { return d.viewer.View(q) }
 
-// Registry returns a registry with the daemon's metrics, and those of its process.
+// Registry returns a registry with the daemon's metrics and the metrics of its process.
 func (d *Daemon) Registry() *prometheus.Registry { return admin.Registry(d, d.cfg.Version) }
 
 // stuckAfter is how late the timer of renewals may be before something is wrong.
 const stuckAfter = 5 * time.Second
 
-// Live returns what is wrong if the daemon has stopped to renew locks. Only a restart helps then.
+// Live returns an error if the daemon has stopped renewing locks. Only a restart helps then.
 func (d *Daemon) Live() error {
 	if late := d.timer.Late(); late > stuckAfter {
 		return fmt.Errorf("renewals have been stuck for %v", late.Round(time.Second))
@@ -43,9 +43,8 @@ func (d *Daemon) Live() error {
 	return nil
 }
 
-// Ready returns why new locks cannot be acquired now: the daemon drains or has been told to end,
-// or the store of a namespace is down and this host does not decide alone. It returns nil if they
-// can.
+// Ready returns nil if new locks can be acquired now. Otherwise it returns why not: the daemon
+// drains, has been told to end or is stuck, or a store is down and this host does not decide alone.
 func (d *Daemon) Ready() error {
 	if isClosed(d.ending) || d.halted() {
 		return engine.ErrDraining

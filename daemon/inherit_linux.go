@@ -23,7 +23,7 @@ type inherited struct {
 
 // Inherit makes a daemon that replaces the one that serves. If it returns without an error, the
 // other daemon serves no more. After an error the other daemon continues, and this process has to
-// end. The stores are those of cfg, each opened with its Successor.
+// end. cfg has the stores, each opened with its Successor.
 func Inherit(s *takeover.State, cfg Config) (*Daemon, error) {
 	cfg.defaults()
 	stores := make(map[string]string)
@@ -172,7 +172,7 @@ func (d *Daemon) inheritConn(
 			return nil, takeover.ErrMessage
 		}
 		defer f.Close()
-		c.peer = d.peers.Adopt(f, c.leaveNow)
+		c.peer = d.peers.Adopt(f, c.processEnded)
 	}
 	s.Carry(c)
 	if s.Killed() {

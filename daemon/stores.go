@@ -18,15 +18,15 @@ import (
 // storeSet has the stores of a daemon, each with its pump and the goroutines that follow its
 // streams.
 type storeSet struct {
-	d         *Daemon
-	asking    sync.Mutex   // held while a query reads a store
-	using     sync.RWMutex // held for reading until a query has ended; locked behind asking
-	questions atomic.Int64 // queries in progress or waiting
+	d       *Daemon
+	asking  sync.Mutex   // held while a query reads a store
+	using   sync.RWMutex // held for reading until a query has ended; locked after asking
+	queries atomic.Int64 // queries in progress or waiting
 
 	mu      sync.Mutex      // not held during a wait
 	all     []*runningStore // guarded by mu; changes only while Daemon.transferring is held
 	started bool            // guarded by mu
-	wg      sync.WaitGroup  // the goroutines of part and closeIfUnused
+	wg      sync.WaitGroup  // the goroutines of retire and closeIfUnused
 }
 
 // runningStore is one store that is in use, or is being closed.
@@ -51,13 +51,13 @@ func newStoreSet(d *Daemon) *storeSet {
 	return s
 }
 
-// ask runs a query of a store. One runs at a time, because queries take time that belongs to the
-// locks. What the query returns runs later, beside other queries: it waits for other hosts, not
-// for the store.
+// ask runs a query of a store. One query runs at a time, because each takes time of the store that
+// locks need. The function that the query returns runs afterwards, concurrently with other queries,
+// because it waits for other hosts and not for the store.
 func (s *storeSet) ask(q engine.Query) {
-	s.questions.Add(1)
+	s.queries.Add(1)
 	s.d.wg.Go(func() {
-		defer s.questions.Add(-1)
+		defer s.queries.Add(-1)
 		s.asking.Lock()
 		s.using.RLock()
 		defer s.using.RUnlock()
@@ -71,7 +71,8 @@ func (s *storeSet) ask(q engine.Query) {
 	})
 }
 
-// capabilities returns those of the lane's store. It has none if the store has been dropped.
+// capabilities returns the capabilities of the lane's store. There are none if the store has been
+// dropped.
 func (s *storeSet) capabilities(sl *engine.StoreLane) (c upstream.Capabilities) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,13 +168,13 @@ func (s *storeSet) change(next *Serving) error {
 		}
 		return err
 	}
-	s.part(func(v *runningStore) bool { return !slices.ContainsFunc(list, v.is) })
+	s.retire(func(v *runningStore) bool { return !slices.ContainsFunc(list, v.is) })
 	return nil
 }
 
 // rename gives the stores in all the names that list has for them. A store that is not in list is
-// removed: another store may have its name from now on, so it gets a name that no other store
-// has, not even another removed one.
+// being removed, and another store may have its name from now on. So it gets a name that no other
+// store has, not even another one that is being removed.
 func (s *storeSet) rename(all []*runningStore, list []StoreConfig) {
 	taken := make(map[string]bool)
 	for _, st := range list {
@@ -214,12 +215,12 @@ func (s *storeSet) closeDropped() error {
 	return nil
 }
 
-// part drops the stores for which its argument returns true: each is closed once it has no users.
-// It keeps the others, even those that an earlier call dropped. Daemon.transferring is held.
-func (s *storeSet) part(part func(*runningStore) bool) {
+// retire marks the stores for which gone returns true: each is closed once it has no users. It
+// takes the others back if an earlier call has marked them. Daemon.transferring is held.
+func (s *storeSet) retire(gone func(*runningStore) bool) {
 	for _, v := range s.list() {
 		was := v.gone
-		if v.gone = part(v); v.gone && !was {
+		if v.gone = gone(v); v.gone && !was {
 			s.wg.Go(func() { s.closeWhenUnused(v) })
 		}
 	}
@@ -240,8 +241,8 @@ func (s *storeSet) closeWhenUnused(v *runningStore) {
 }
 
 // tryClose closes a dropped store if it has no users. It returns false if it has to be called
-// again. It needs Daemon.transferring for two reasons: a reload must find the store either in use
-// or closed, and during a takeover the store belongs to the offer and its goroutines are stopped.
+// again. It needs Daemon.transferring for two reasons. A reload must find the store either in use
+// or closed. And during a takeover the store belongs to the offer, and its goroutines are stopped.
 func (s *storeSet) tryClose(v *runningStore) bool {
 	if !s.d.transferring.TryLock() {
 		return false

@@ -10,8 +10,8 @@ import (
 // A reader that always finds more input never blocks, and could starve goroutines that wait for
 // I/O. So it yields to them after each turn.
 const (
-	// turnWork is the work between two checks of the clock: requests, further keys, reads, and KiB
-	// read.
+	// turnWork is the work between two checks of the clock. Each request, each key of a
+	// multi-acquire, each read and each KiB read counts as 1.
 	turnWork = 32
 	turnTime = 50 * time.Microsecond // the shortest turn
 
@@ -20,30 +20,31 @@ const (
 	delayCheck = 250 * time.Millisecond
 )
 
-// turn counts a reader's work.
+// turn counts a reader's work, for two purposes: the reader yields after enough of it, and the
+// user's rate limit is charged for it.
 type turn struct {
-	dry   uint32    // sock.Conn.Dry at the last read
+	dry   uint32    // sock.Conn.Dry at the last read; it changes when a read had to wait for input
 	work  int       // since the last check of the clock
 	since time.Time // the start of the turn; zero before the first check
-	// uncharged counts requests and further keys that are not charged to the user's rate limit yet,
-	// or KiB if that is more.
+	// uncharged counts requests and keys that are not charged to the user's rate limit yet, or KiB
+	// if that is more.
 	uncharged int
-	setup     bool // uncharged is the cost of the new connection itself
+	setup     bool // uncharged is connCost, the cost of the new connection itself
 	// limit is the limit that applied when the uncharged requests were handled; nil for none.
 	limit *engine.RateLimit
 }
 
-// reads counts a read. It is called before each. A turn starts again if the reader has waited for
-// input since the last one.
-func (t *turn) reads(s *sock.Conn) {
+// beforeRead counts the read that follows. A turn starts again if the reader has waited for input
+// since the last read.
+func (t *turn) beforeRead(s *sock.Conn) {
 	if n := s.Dry(); n != t.dry {
 		t.dry, t.work, t.since = n, 0, time.Time{}
 	}
-	t.does(1)
+	t.count(1)
 }
 
-// does counts work, and yields if the turn has been long enough.
-func (t *turn) does(work int) {
+// count counts work, and yields if the turn has been long enough.
+func (t *turn) count(work int) {
 	if t.work += work; t.work < turnWork {
 		return
 	}
@@ -91,7 +92,7 @@ func (c *conn) keepPace(t *turn) bool {
 	until := c.d.clock() + int64(wait)
 	for wait > 0 && c.s.RateLimit() == limit { // a changed limit ends the wait
 		if c.sock.HungUp() { // Read would return the remaining requests before it reports the end
-			c.leave()
+			c.peerGone()
 			return true
 		}
 		timer := time.NewTimer(min(wait, delayCheck))

@@ -65,8 +65,8 @@ const (
 const grain = int64(20 * time.Millisecond)
 
 // Track records that a lease has to be renewed in time before tr.Until, or forgets the lease. A
-// lease is renewed when a third of its TTL has passed, or earlier by up to a tenth of that, so that
-// many leases are not due at the same time.
+// lease is renewed when a third of its TTL has passed, or earlier by up to a tenth of that third.
+// So leases that were acquired together are not all due at the same time.
 func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

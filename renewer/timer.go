@@ -12,7 +12,7 @@ import (
 // leases. Its sleep counts the time for which the machine is suspended.
 type Timer struct {
 	fire   func() int64
-	next   atomic.Int64 // when it will wake; written with mu held
+	next   atomic.Int64 // when the goroutine will wake; written with mu held
 	worst  atomic.Int64 // its longest delay since the last call of Worst
 	since  atomic.Int64 // when the present call of fire began; Forever without one
 	mu     sync.Mutex   // makes the alarm follow next

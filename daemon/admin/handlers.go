@@ -36,13 +36,13 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// rules reports whether a peer is root or the daemon's own user.
-func rules(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
+// isRootOrSelf reports whether a peer is root or the daemon's own user.
+func isRootOrSelf(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 
-// named refuses requests on TCP from other hosts, which may read metrics but not keys and their
-// holders. It also refuses requests for a host name that may not be this host's: otherwise the
+// localOnly refuses requests on TCP from other hosts, which may read metrics but not keys and their
+// holders. It also refuses requests for a host name that may not be this host's. Otherwise the
 // owner of a web page could let its name point to this host (DNS rebinding), and read the keys.
-func (a *Server) named(next http.HandlerFunc) http.Handler {
+func (a *Server) localOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, local := r.Context().Value(peerKey{}).(engine.Peer); !local {
 			switch from, err := netip.ParseAddrPort(r.RemoteAddr); {
@@ -163,7 +163,7 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "nothing can be unlocked by TCP: use the admin socket")
 		return
 	}
-	if !rules(&by) {
+	if !isRootOrSelf(&by) {
 		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"),
 			zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
 		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
@@ -226,7 +226,7 @@ func (a *Server) takeover(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is for another locksidecar", http.StatusUpgradeRequired)
 		return
 	}
-	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !rules(&by) {
+	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !isRootOrSelf(&by) {
 		http.Error(w, "only root and the daemon's own user may take over, by the admin socket",
 			http.StatusForbidden)
 		return

@@ -24,7 +24,7 @@ type metrics struct {
 	version string
 }
 
-// Registry returns a registry with a daemon's metrics, and those of its process.
+// Registry returns a registry with a daemon's metrics and the metrics of its process.
 func Registry(d Daemon, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(metrics{d, version}, collectors.NewGoCollector(),

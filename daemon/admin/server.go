@@ -68,7 +68,7 @@ type Server struct {
 	server *http.Server
 	lns    map[string]net.Listener // by their names: unixListener, or "tcp " and the address
 	path   string
-	host   string // that of the TCP listener as configured; empty for any
+	host   string // the TCP listener's host as configured; empty for any
 	wg     sync.WaitGroup
 }
 
@@ -137,9 +137,9 @@ func (a *Server) routes() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(Registry(a.daemon, a.cfg.Version),
 		promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.cfg.Log)}))
 	mux.HandleFunc("GET /takeover", a.takeover)
-	mux.Handle("GET /{$}", a.named(a.page))
-	mux.Handle("GET /page/{file}", a.named(a.pageFile))
-	mux.Handle("GET /view.json", a.named(a.viewJSON))
+	mux.Handle("GET /{$}", a.localOnly(a.page))
+	mux.Handle("GET /page/{file}", a.localOnly(a.pageFile))
+	mux.Handle("GET /view.json", a.localOnly(a.viewJSON))
 	mux.Handle("POST /unlock", http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.unlock)))
 	mux.HandleFunc("GET /livez", a.says(a.daemon.Live))
 	mux.HandleFunc("GET /readyz", a.says(a.daemon.Ready))

@@ -14,14 +14,16 @@
 //  3. shard.go (lockKey) locks the shard of the key and finds its route.
 //  4. cache/acquire.go (Acquire) answers re-entries, and refuses what cannot be granted.
 //  5. cache/queue.go (enqueue) queues the request.
-//  6. cache/advance.go (advance) serves the queue, and decides what to request of the store.
-//  7. cache/grant.go (handoff, grant) gives holds to the waiters that may hold now.
+//  6. cache/advance.go (advance) has the queue served, and decides what to request of the store.
+//  7. cache/grant.go (serveQueue, grant) gives holds to the waiters that may hold now.
 //  8. session.go (send) encodes the answer into the outbox of its session. In shard.go,
-//     carryOutAndUnlock calls it and unlocks the shard, and finish then has the outbox written.
+//     carryOutAndUnlock calls it and unlocks the shard, and finish then has the outbox written, by
+//     Flush in daemon/conn.go.
 //
-// A release has cache/release.go and cache/holds.go in place of 4 and 5.
+// A release has cache/release.go (Release) and cache/holds.go (end) in place of 4 and 5.
 //
-// An op for a store leaves in carryOutAndUnlock, too, and continues:
+// Where this host needs the store, carryOutAndUnlock also puts an op into a lane. Its path
+// continues:
 //
 //  9. upstream/lane.go (Push, Next) forms batches.
 //  10. upstream/pump.go (work, apply) sends them and receives their results.
@@ -36,7 +38,7 @@
 //
 // A snapshot (snapshot.go, snapshotsession.go) has the whole state of an engine, as bytes. A
 // process that takes over continues from it. A new field of a session, a lease, a hold or a waiter
-// has to be added to the snapshot: a test fails otherwise, and the simulator has takeovers all the
+// has to be added to the snapshot. A test fails otherwise, and the simulator takes over all the
 // time.
 //
 // # Lock order
@@ -45,7 +47,7 @@
 //
 //  1. Engine.routing
 //  2. Engine.scanning
-//  3. the mutex of a shard; only Engine.follow holds those of several shards
+//  3. the mutex of a shard; only Engine.follow holds more than one at a time
 //  4. one of these: the outbox of a session, and then a multi-acquire; a lane; the renewal schedule
 //  5. Engine.mu, which guards lists
 //

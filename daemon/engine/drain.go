@@ -31,7 +31,7 @@ func (e *Engine) Drain(drain time.Duration) {
 // Shut counts and logs the remaining holds as lost. It does not tell their owners: the caller has
 // to end the sessions at once.
 func (e *Engine) Shut() {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
 }
 
 // Sessions returns all sessions, in no order.

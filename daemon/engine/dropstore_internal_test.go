@@ -185,7 +185,7 @@ func TestARefusedChangeOfRoutesKeepsTheLimits(t *testing.T) {
 	if d.e.Route([]Namespace{{MaxHolds: 1}, {Prefix: "x:", Store: "none"}}, nil) == nil {
 		t.Fatal("a route to an unknown store is accepted")
 	}
-	if n := d.e.routes.Load().routes[""].table.Use.MaxHolds.Load(); n != 10 {
+	if n := d.e.routes.Load().routes[""].policy.Use.MaxHolds.Load(); n != 10 {
 		t.Errorf("the limit is %d", n)
 	}
 }

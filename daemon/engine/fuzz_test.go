@@ -19,7 +19,7 @@ type deaf struct {
 
 // Flush reads what the daemon says, which has to be frames and messages.
 func (d *deaf) Flush() {
-	b := d.s.Take(nil)
+	b := d.s.Swap(nil)
 	for len(b) > 0 {
 		p, rest, whole, err := protocol.Cut(b, 1<<20)
 		if err != nil || !whole {

@@ -12,7 +12,7 @@ import (
 )
 
 // An inspect with the flag holders is answered with the holders' names. This host's holders come
-// from its table. Those of other hosts come from the store, where each daemon has an entry (see
+// from its table. The holders on other hosts come from the store, where each daemon has an entry (see
 // upstream.Registrar).
 
 // MaxHolders limits the holders of a key in one answer.
@@ -33,8 +33,8 @@ func (s *Session) inspectHolders(q *protocol.Request, rt *route, now int64, a *f
 		s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
 		return
 	}
-	if s.questions.Add(1) > maxQuestions {
-		s.questions.Add(-1)
+	if s.queries.Add(1) > maxQueries {
+		s.queries.Add(-1)
 		s.refuse(id, protocol.Limit, "too many concurrent store queries on this session", a)
 		return
 	}
@@ -52,7 +52,7 @@ func (s *Session) inspectHolders(q *protocol.Request, rt *route, now int64, a *f
 			}
 		}
 		return func(ctx context.Context) {
-			defer s.questions.Add(-1)
+			defer s.queries.Add(-1)
 			a := getFollowUp()
 			defer putFollowUp(a)
 			defer func() { e.finish(a, e.clock(), nil) }()
@@ -158,8 +158,8 @@ func (e *Engine) AskDaemons(ctx context.Context, all ...HoldersThere) {
 	}
 }
 
-// addHolders adds the holders that the store lists to st, which has those of this host. st has at
-// most limit holders.
+// addHolders adds the holders that the store lists to st, which has the holders on this host. st
+// gets at most limit holders.
 func (e *Engine) addHolders(st *protocol.State, there HoldersThere, limit int) {
 	for i := range there.Locks {
 		l := &there.Locks[i]

@@ -70,8 +70,8 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 	for _, k := range q.Keys {
 		rt := routeFor(all, k)
 		ttl, longest := rt.terms(q)
-		if code, err := rt.admits(&s.peer, q.Mode, ttl); code != protocol.OK {
-			s.turnAway(rt, q, k, code, err, now, a)
+		if code, err := rt.checkAcquire(&s.peer, q.Mode, ttl); code != protocol.OK {
+			s.refuseAcquire(rt, q, k, code, err, now, a)
 			return
 		}
 		wait = min(wait, longest)
@@ -94,7 +94,7 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 			return
 		}
 	}
-	s.spanBegins(routeFor(all, q.Keys[0]), q, q.Keys[0], now)
+	s.beginSpan(routeFor(all, q.Keys[0]), q, q.Keys[0], now)
 	s.addMulti(m)
 	m.ask(s.engine, now, a)
 }
@@ -123,11 +123,11 @@ func (m *multiAcquire) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *
 	after func(*shard),
 ) {
 	sh, rt := e.lockKey(m.keys[n])
-	q.NS, q.TTL, q.Key, q.Draining = rt.table, m.ttls[n], m.keys[n], e.draining.Load()
+	q.NS, q.TTL, q.Key, q.Draining = rt.policy, m.ttls[n], m.keys[n], e.draining.Load()
 	if q.Wait > 0 {
 		q.Wait = m.left(rt, now)
 	}
-	if code, err := rt.admits(&m.s.peer, q.Mode, q.TTL); code != protocol.OK {
+	if code, err := rt.checkAcquire(&m.s.peer, q.Mode, q.TTL); code != protocol.OK {
 		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
 		sh.out.Messages = append(sh.out.Messages, refused)
 	} else {
@@ -273,7 +273,7 @@ func (m *multiAcquire) succeed(e *Engine, now int64, a *followUp) {
 	held := true
 	for n, k := range m.keys {
 		sh, rt := e.lockKey(k)
-		code, err := rt.admits(&m.s.peer, m.q.Mode, m.ttls[n])
+		code, err := rt.checkAcquire(&m.s.peer, m.q.Mode, m.ttls[n])
 		msg, ok := sh.table.Restate(m.s.core, k, m.q.Owner, m.grants[n].Fence, now, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
 		if code == protocol.OK && ok && msg.Degraded && !rt.Local {

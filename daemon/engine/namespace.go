@@ -67,7 +67,7 @@ func (n *Namespace) defaults() {
 	}
 }
 
-// longest stands for any time that is longer. A time of the boot clock plus longest does not
+// longest replaces any longer time in a namespace. A time of the boot clock plus longest does not
 // overflow.
 const longest = 100 * 365 * 24 * time.Hour
 

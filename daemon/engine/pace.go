@@ -7,9 +7,9 @@ import (
 
 // pace limits the request rate of a user. Requests above the rate are delayed, not refused. It is
 // the generic cell rate algorithm as virtual scheduling (ITU-T I.371, annex A). A user over the
-// limit may still open connections and send one request a second on each: otherwise its keepalives
-// and pings would wait for requests of other connections, and its clients would conclude that the
-// daemon hangs.
+// limit may still open connections and send one request a second on each. Otherwise the pings of
+// one client would wait for the requests of others, and the client would conclude that the daemon
+// hangs.
 type pace struct{ limit atomic.Pointer[RateLimit] } // nil for no limit
 
 // RateLimit is one limit of a user. A changed limit starts from zero: a request counts only against
@@ -58,8 +58,9 @@ func (l *RateLimit) Charge(cost int, guaranteed bool, now int64) time.Duration {
 	}
 }
 
-// Quota returns how many requests a connection may handle before it checks the limit again: a
-// twentieth of a second's worth at the user's rate, or one if the user is over the limit.
+// Quota returns how many requests a connection may handle before it checks the limit again. That is
+// what the user's rate allows in a twentieth of a second, or one request if the user is over the
+// limit.
 func (l *RateLimit) Quota(now int64) int {
 	if l.due.Load() > now {
 		return 1

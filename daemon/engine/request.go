@@ -14,6 +14,9 @@ import (
 // The requests of clients. This file cuts frames from the bytes of a session, decodes them, checks
 // what needs no lock table, and passes each request to the table of its key. Requests for several
 // keys continue in multi.go, and lists in list.go, stored.go and holder.go.
+//
+// In all functions, now is the time at which the input was read, and a collects what has to wait
+// until no shard is locked (followUp in shard.go).
 
 // Receive handles every whole frame at the front of b and returns the remaining bytes. It flushes
 // the sessions that have new output. It returns false if it has ended the session because of a
@@ -23,13 +26,14 @@ func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 	return rest, ok
 }
 
-// ReceiveUpTo is like Receive, but stops when it has done at least limit work. Each request counts
-// as 1, and each further key of a request as 1. It also returns the work done.
+// ReceiveUpTo is like Receive, but stops when it has done at least limit work. It also returns the
+// work done. Each request counts as 1, and so does each key in a list of keys.
 func (s *Session) ReceiveUpTo(b []byte, limit int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
 	if len(b) > 0 {
-		s.hear(now) // a part of a frame counts, too: the client may take long to send a large one
+		// The client counts as alive. A part of a frame suffices, because a large frame takes long.
+		s.hear(now)
 	}
 	for ok = true; ok && work < limit; ok = ok && !s.closing.Load() {
 		payload, more, whole, err := protocol.Cut(b, s.frameLimit())
@@ -65,7 +69,7 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	if err := protocol.DecodeRequest(payload, q); err != nil {
 		return s.malformed(err, a)
 	}
-	if s.greeted == (q.Op == protocol.OpHello) {
+	if isHello := q.Op == protocol.OpHello; isHello == s.greeted {
 		s.Fatal(protocol.BadFrame, "hello is the first request and comes once")
 		return false
 	}
@@ -120,8 +124,11 @@ func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
 	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
 }
 
+// request names the request id of s for the lock tables.
 func (s *Session) request(id uint64) cache.Request { return cache.Request{Session: s.core, ID: id} }
 
+// hello answers the first request of a session. It returns false if it has ended the session,
+// because the client speaks no common version.
 func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 	if q.MinVersion > protocol.Version || q.MaxVersion < protocol.MinVersion ||
 		q.MinVersion > q.MaxVersion {
@@ -151,7 +158,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 // may use.
 func (s *Session) welcome(now int64) protocol.Welcome {
 	set, all := s.engine.settings(), s.engine.routes.Load()
-	main := all.routes[""]
+	main := all.routes[""] // of the keys that have no namespace of their own
 	w := protocol.Welcome{
 		Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)), Daemon: set.Version,
 		MaxFrame: uint64(set.MaxFrame),
@@ -171,7 +178,8 @@ func (s *Session) welcome(now int64) protocol.Welcome {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
-// terms returns an acquire's TTL and wait in nanoseconds, with the namespace's defaults.
+// terms returns an acquire's TTL and wait in nanoseconds, with the namespace's default for the TTL
+// and its limit for the wait.
 func (rt *route) terms(q *protocol.Request) (ttl, wait int64) {
 	ttl = int64(q.TTL) * int64(time.Millisecond)
 	if ttl == 0 {
@@ -187,11 +195,12 @@ func (rt *route) terms(q *protocol.Request) (ttl, wait int64) {
 	return ttl, wait
 }
 
-// turnAway refuses an acquire before any table sees it.
-func (s *Session) turnAway(rt *route, q *protocol.Request, key []byte,
+// refuseAcquire refuses an acquire before any table sees it. So it counts and reports the refusal,
+// which a table does otherwise.
+func (s *Session) refuseAcquire(rt *route, q *protocol.Request, key []byte,
 	code protocol.Code, err error, now int64, a *followUp,
 ) {
-	s.spanBegins(rt, q, key, now)
+	s.beginSpan(rt, q, key, now)
 	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
 	s.refuse(q.ID, code, err.Error(), a)
 	rt.class.refused.add(code)
@@ -206,17 +215,17 @@ func (s *Session) noteRefused(n cache.Notice, a *followUp) {
 	}
 }
 
-// acquire handles a request for one key. The lock table answers it at once or queues it.
+// acquire handles an acquire of one key. The lock table answers it at once or queues it.
 func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	sh, rt := s.engine.lockKey(q.Key)
 	ttl, wait := rt.terms(q)
-	if code, err := rt.admits(&s.peer, q.Mode, ttl); code != protocol.OK {
+	if code, err := rt.checkAcquire(&s.peer, q.Mode, ttl); code != protocol.OK {
 		sh.mu.Unlock()
-		s.turnAway(rt, q, q.Key, code, err, now, a)
+		s.refuseAcquire(rt, q, q.Key, code, err, now, a)
 		return
 	}
-	s.spanBegins(rt, q, q.Key, now)
-	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: rt.table, Key: q.Key, Owner: q.Owner,
+	s.beginSpan(rt, q, q.Key, now) // for tracing
+	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: rt.policy, Key: q.Key, Owner: q.Owner,
 		Mode: q.Mode, Limit: uint32(q.Permits), Wait: wait, TTL: ttl,
 		Fixed: q.Flags&protocol.FlagFixed != 0, Draining: s.engine.draining.Load()}, now, &sh.out)
 	s.engine.carryOutAndUnlock(sh, now, a)
@@ -237,7 +246,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	}
 	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 {
 		sh.mu.Unlock()
-		s.inspectHolders(q, rt, now, a)
+		s.inspectHolders(q, rt, now, a) // may have to query the store on another goroutine
 		return
 	}
 	switch q.Op {
@@ -254,7 +263,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	case protocol.OpCancel:
 		sh.table.Cancel(re, q.Key, q.Target, now, &sh.out)
 	case protocol.OpInspect:
-		sh.table.Inspect(re, rt.table, q.Key, q.Mode, now, &sh.out)
+		sh.table.Inspect(re, rt.policy, q.Key, q.Mode, now, &sh.out)
 	}
 	e.carryOutAndUnlock(sh, now, a)
 }
@@ -285,9 +294,9 @@ var (
 
 func (rt *route) minTTL() time.Duration { return rt.info.MinTTL }
 
-// admits reports whether a peer may acquire a key in a mode for ttl nanoseconds: CodeOK, or the
-// code and the reason of the refusal.
-func (rt *route) admits(p *Peer, mode protocol.Mode, ttl int64) (protocol.Code, error) {
+// checkAcquire reports whether a peer may acquire a key in a mode for ttl nanoseconds: protocol.OK,
+// or the code and the reason of the refusal.
+func (rt *route) checkAcquire(p *Peer, mode protocol.Mode, ttl int64) (protocol.Code, error) {
 	switch d := time.Duration(ttl); {
 	case !rt.allows(p):
 		return protocol.Denied, errDenied

@@ -19,9 +19,9 @@ import (
 type route struct {
 	Namespace
 	*StoreLane
-	table *cache.Namespace
-	class *class
-	part  bool // this is the part of a namespace that belongs to a class
+	policy *cache.Namespace // of the keys, as the lock tables see it
+	class  *class
+	part   bool // this is the part of a namespace that belongs to a class
 }
 
 // routeTable finds the namespace of a key.
@@ -45,7 +45,7 @@ func routeFor[K ~string | ~[]byte](r *routeTable, key K) *route {
 func (e *Engine) StoreFor(key string) *StoreLane { return routeFor(e.routes.Load(), key).StoreLane }
 
 // policy returns the policy of a key for the lock tables.
-func (r *routeTable) policy(key string) *cache.Namespace { return routeFor(r, key).table }
+func (r *routeTable) policy(key string) *cache.Namespace { return routeFor(r, key).policy }
 
 // uses reports whether keys are routed to sl.
 func (r *routeTable) uses(sl *StoreLane) bool {
@@ -79,8 +79,8 @@ func (r *routeTable) keepPolicies(old *routeTable) {
 		return
 	}
 	for prefix, rt := range r.routes {
-		if was := old.routes[prefix]; was != nil && *was.table == *rt.table {
-			rt.table = was.table
+		if was := old.routes[prefix]; was != nil && *was.policy == *rt.policy {
+			rt.policy = was.policy
 		}
 	}
 }
@@ -91,8 +91,8 @@ func (r *routeTable) keepPolicies(old *routeTable) {
 // do not need it.
 func (r *routeTable) limitMore(was *routeTable) bool {
 	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
-		use := routeFor(r, p).table.Use
-		return use != routeFor(was, p).table.Use &&
+		use := routeFor(r, p).policy.Use
+		return use != routeFor(was, p).policy.Use &&
 			(use.MaxHolds.Load() > 0 || use.MaxWaiters.Load() > 0)
 	})
 }
@@ -119,13 +119,13 @@ func (e *Engine) divide(r *routeTable, classes []Class) {
 	for _, c := range classes {
 		if r.routes[c.Prefix] == nil {
 			rt := *routeFor(r, c.Prefix)
-			t := *rt.table
-			rt.table, rt.part = &t, true
+			t := *rt.policy
+			rt.policy, rt.part = &t, true
 			r.add(c.Prefix, &rt)
 		}
 	}
 	for prefix, rt := range r.routes {
-		rt.table.Class, rt.class = e.classes.of(rt.Prefix, of(prefix))
+		rt.policy.Class, rt.class = e.classes.of(rt.Prefix, of(prefix))
 	}
 }
 
@@ -162,8 +162,8 @@ func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Cla
 		}
 	}
 	for _, rt := range r.routes { // nothing fails from here on
-		rt.table.Use.MaxHolds.Store(rt.MaxHolds)
-		rt.table.Use.MaxWaiters.Store(rt.MaxWaiters)
+		rt.policy.Use.MaxHolds.Store(rt.MaxHolds)
+		rt.policy.Use.MaxWaiters.Store(rt.MaxWaiters)
 	}
 	e.divide(r, classes)
 	r.keepPolicies(e.routes.Load())
@@ -189,10 +189,10 @@ func (e *Engine) newRoute(n Namespace) (*route, error) {
 	if old := e.routes.Load(); old != nil {
 		// A class has the counters of its namespace.
 		if was := old.routes[n.Prefix]; was != nil && !was.part {
-			use = was.table.Use
+			use = was.policy.Use
 		}
 	}
-	return &route{Namespace: n, StoreLane: sl, table: &cache.Namespace{
+	return &route{Namespace: n, StoreLane: sl, policy: &cache.Namespace{
 		Store: sl.core, MaxHandoffs: n.MaxHandoffs, MaxHandoffTime: n.MaxHandoffTime,
 		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause,
 		MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
@@ -204,12 +204,12 @@ func (e *Engine) newRoute(n Namespace) (*route, error) {
 // Reroute applies the present routes to every lease, and refuses the waiters that may no longer use
 // their keys. Route calls it, and so does Abandon.
 func (e *Engine) Reroute() {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) {
 		r := e.routes.Load()
 		admit := func(s *cache.Session, key string, mode protocol.Mode, ttl int64) (
 			protocol.Code, error,
 		) {
-			return routeFor(r, key).admits(&SessionOf(s).peer, mode, ttl)
+			return routeFor(r, key).checkAcquire(&SessionOf(s).peer, mode, ttl)
 		}
 		t.Reroute(r.policy, admit, now, out)
 	})

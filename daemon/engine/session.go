@@ -28,7 +28,7 @@ type Peer struct {
 	Watched       bool
 }
 
-// Unknown is a peer of which nothing is known.
+// Unknown is a peer about which nothing is known.
 var Unknown = Peer{PID: -1, UID: -1, GID: -1}
 
 // Session is one client connection, with the state of its input and the output that waits to be
@@ -41,7 +41,7 @@ type Session struct {
 	pace      *pace // its user's
 	began     int64
 
-	questions atomic.Int32 // store queries that are not answered
+	queries atomic.Int32 // store queries that are not answered
 
 	// Used by the reader alone.
 	greeted bool
@@ -61,7 +61,7 @@ type Session struct {
 	mu             sync.Mutex
 	out            []byte // guarded by mu, as is all below
 	floor          int64  // the earliest validity stated since the current survey began
-	surveyed       bool   // a survey is in progress
+	surveyed       bool   // a survey of the holds is in progress: see keepalive.go
 	keepaliveAt    int64  // when the next keepalive is due; Forever for none
 	keepaliveEvery int64
 	asked          int64 // when the first keepalive after heard was sent; before heard if none was
@@ -81,7 +81,7 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 	}
 	e.lastID++
 	s := e.session(e.lastID, p, t)
-	e.belongs(s)
+	e.addToUser(s)
 	return s
 }
 
@@ -177,7 +177,7 @@ func (e *Engine) End(s *Session) {
 }
 
 // EndWaits withdraws the session's waits and leaves its holds. It is for a session that the daemon
-// ends: the keys stay closed until the peer is sure to know of the end.
+// ends: the keys stay closed until the peer knows of the end, or its stated validity is over.
 func (e *Engine) EndWaits(s *Session) {
 	s.core.Ended.Store(true) // nothing new either
 	now := e.clock()
@@ -221,18 +221,6 @@ func (s *Session) Stated() int64 {
 	return s.stated
 }
 
-// Take appends the outbox to b and empties it.
-func (s *Session) Take(b []byte) []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b = append(b, s.out...)
-	s.out = s.out[:0]
-	if cap(s.out) > 64<<10 {
-		s.out = nil
-	}
-	return b
-}
-
 // Swap returns the outbox and replaces it with an empty buffer.
 func (s *Session) Swap(empty []byte) []byte {
 	s.mu.Lock()
@@ -267,7 +255,8 @@ func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 
 func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
 
-// send encodes a message of a table into the outbox of its session.
+// send encodes a message of a table into the outbox of its session. The shard of the message is
+// locked, so the messages for a key stay in order.
 func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	s := SessionOf(m.Re.Session)
 	if s.ended.Load() {
@@ -287,9 +276,12 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	case cache.MsgCanceled:
 		s.out = protocol.AppendCanceled(s.out, m.Re.ID, m.Count > 0)
 	case cache.MsgLost:
-		s.loseInMulti(m) // the client gets the push all the same: it may have had the hold before
+		// A multi-acquire in progress fails if it had this key. The client gets the push, too,
+		// because it may have had the hold before.
+		s.loseInMulti(m)
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, m.Reason)
-		// The validity of the other holds may have waited for this loss.
+		// A keepalive cannot state a time later than the end of a hold that the client still counts
+		// on. Now the other holds can be stated to be valid for longer.
 		if s.keepaliveAt != cache.Forever || s.surveyed {
 			s.keepaliveAt = now
 			e.keepaliveBy(now)
@@ -302,7 +294,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 		s.out = protocol.AppendError(s.out, m.Re.ID, m.Code, failText(m), Millis(m.Left))
 	}
 	if len(s.spans) > 0 {
-		s.spanEnds(m.Re.ID, endOf(m))
+		s.endSpanLocked(m.Re.ID, endOf(m))
 	}
 	slow := len(s.out) > e.settings().OutBuffer
 	s.mu.Unlock()
@@ -321,10 +313,10 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	}
 	if heartbeat := int64(m.Heartbeat); heartbeat > 0 {
 		idle := s.keepaliveAt == cache.Forever && !s.surveyed
+		// The session may have had no keepalive to answer, or too few for this heartbeat: then a
+		// client that answers each would lose the hold before the next one. Or it has been silent
+		// for so long that the hold would be lost at once. So the heartbeat counts from now.
 		if idle || s.keepaliveEvery > heartbeat/3 || now-s.lastHeard(now) >= heartbeat {
-			// The session had no keepalive to answer, or too few for this heartbeat: a client that
-			// answers each would lose the hold before the next one. Or the grant would already be
-			// over.
 			s.hear(now)
 		}
 		m.Until = min(m.Until, s.heard.Load()+heartbeat)
@@ -358,7 +350,7 @@ func Millis(ns int64) int64 {
 func failText(m *cache.Message) string {
 	switch m.Code {
 	case protocol.Busy:
-		return "held, or wanted by somebody before you"
+		return "the key is held, or other clients were before this one"
 	case protocol.Timeout:
 		return "the wait ran out"
 	case protocol.NotHeld:
@@ -394,7 +386,7 @@ func (s *Session) Fatal(c protocol.Code, msg string) {
 	s.killed = true
 	s.engine.faults.add(c)
 	if c == protocol.TooSlow {
-		s.out = s.out[:0:0] // what was not read will not be; a cut frame may go first
+		s.out = s.out[:0:0] // the client does not read, and a part of a frame may be written already
 	} else {
 		s.out = protocol.AppendFatal(s.out, c, msg)
 	}

@@ -11,9 +11,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The shards. Every event locks the shard of its key and passes the event to the table there. Then
-// carryOutAndUnlock passes the table's effects on to sessions, lanes and the renewal schedule, and
-// finish does the rest once no shard is locked.
+// The shards. Every event locks the shard of its key and passes the event to the table there. The
+// table returns effects: messages for sessions, ops for stores, leases to renew, and notices for
+// the log. carryOutAndUnlock passes them on to outboxes, lanes, the renewal schedule and a
+// followUp. finish does what the followUp has collected, once no shard is locked.
 
 // shards is the number of lock tables. It is at most 64, so that a session needs one word to mark
 // the tables that have holds or waiters of it.
@@ -24,7 +25,7 @@ type shard struct {
 	mu    sync.Mutex
 	table *cache.Table
 	out   cache.Effects // guarded by mu
-	wake  atomic.Int64  // the latest wake-up that the table has requested
+	wake  atomic.Int64  // the next wake-up of the table, as the timer knows it
 	index int           // in Engine.shards
 	_     [64]byte      // keep neighbours off each other's cache line
 }
@@ -40,9 +41,9 @@ func (e *Engine) lock(i int) *shard {
 	return sh
 }
 
-// lockKey locks the shard of a key and returns the key's route. New routes are stored before
-// Reroute visits each table under its shard's mutex. So a request after that visit never brings
-// an earlier route.
+// lockKey locks the shard of a key and returns the key's route. It reads the routes with the mutex
+// held. A reload stores new routes before it visits each table with the mutex held. So a request
+// that comes after the visit never brings an earlier route.
 func (e *Engine) lockKey(key []byte) (sh *shard, rt *route) {
 	sh = e.lock(shardOf(key))
 	return sh, routeFor(e.routes.Load(), key)
@@ -56,7 +57,7 @@ func (e *Engine) carryOutAndUnlock(sh *shard, now int64, a *followUp) {
 	if e.observer != nil {
 		a.notices = append(a.notices, sh.out.Notices...)
 	}
-	e.passTracks(sh, now, a)
+	e.trackRenewals(sh, now, a)
 	sh.out.Reset()
 	if at := sh.table.NextWake(); at != sh.wake.Load() {
 		sh.wake.Store(at)
@@ -85,6 +86,7 @@ func (e *Engine) pushOps(sh *shard, now int64, a *followUp) {
 			sl.renewals.Push(*op)
 			a.addWork(sl, workRenewals)
 		case sl.info.Pair && op.Kind.Ends() && sl.Down() != nil:
+			// One store of the pair may be reachable, and the pump refuses the ops of main.
 			sl.ends.Push(*op)
 			a.addWork(sl, workEnds)
 		default:
@@ -94,8 +96,8 @@ func (e *Engine) pushOps(sh *shard, now int64, a *followUp) {
 	}
 }
 
-// sendMessages puts the table's answers and pushes into the outboxes of their sessions. Answers to
-// the engine's own requests follow in finish.
+// sendMessages puts the table's answers and pushes into the outboxes of their sessions. finish
+// passes on the answers to the engine's own requests, because they cause further requests.
 func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 	for n := range sh.out.Messages {
 		m := &sh.out.Messages[n]
@@ -112,8 +114,8 @@ func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 	}
 }
 
-// passTracks tells the renewal schedules which leases to renew, and when.
-func (e *Engine) passTracks(sh *shard, now int64, a *followUp) {
+// trackRenewals tells the renewal schedules which leases to renew from now on, and which no longer.
+func (e *Engine) trackRenewals(sh *shard, now int64, a *followUp) {
 	storeLanes := *e.storeLanes.Load()
 	for n := range sh.out.Tracks {
 		tr := &sh.out.Tracks[n]
@@ -123,7 +125,7 @@ func (e *Engine) passTracks(sh *shard, now int64, a *followUp) {
 	}
 }
 
-// Deliver takes in the results of a batch from a store.
+// Deliver takes in the results of a batch from a store. A pump calls it.
 func (e *Engine) Deliver(b *upstream.Batch) {
 	now := e.clock()
 	a := getFollowUp()
@@ -132,21 +134,21 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 		sh.table.Result(&b.Ops[n], &b.Results[n], b.Sent, now, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
 	}
-	if op := &b.Ops[0]; op.Kind == cache.OpRenew { // its lane may take more now
+	// The lane has room for further renewals now. nextRenewal returned Forever while it was full.
+	if op := &b.Ops[0]; op.Kind == cache.OpRenew {
 		a.addWork((*e.storeLanes.Load())[op.Store], workTimer)
 	}
 	e.finish(a, now, nil)
 	putFollowUp(a)
 }
 
-// followUp collects the work to do when no shard's mutex is held: answers to requests of the
-// engine itself, lanes to wake, and sessions to flush.
+// followUp collects the work to do when no shard's mutex is held.
 type followUp struct {
-	touched []*Session
-	notices []cache.Notice
-	due     []renewer.Due
-	replies []cache.Message
-	work    []laneWork
+	touched []*Session      // with new output, to be flushed
+	notices []cache.Notice  // for the observer
+	replies []cache.Message // to requests of the engine itself
+	work    []laneWork      // of lanes that have to be woken
+	due     []renewer.Due   // used by Tick alone: leases that are due for renewal
 }
 
 // laneWork is new work for the goroutines of a store.
@@ -174,8 +176,8 @@ func (a *followUp) addWork(sl *StoreLane, where uint8) {
 	a.work = append(a.work, laneWork{sl, where})
 }
 
-// finish does the work that must not be done with mutexes held. It flushes the session of the
-// request last, because a client that gets the lock by handoff has waited longer.
+// finish does the work that must not be done with mutexes held. It flushes own, the session whose
+// request is being handled, last: a client that gets the lock by handoff has waited longer.
 func (e *Engine) finish(a *followUp, now int64, own *Session) {
 	for n := 0; n < len(a.replies); n++ {
 		m := a.replies[n]
@@ -193,7 +195,7 @@ func (e *Engine) finish(a *followUp, now int64, own *Session) {
 	}
 	mine := false
 	for _, s := range a.touched {
-		s.unmark()
+		s.unmark() // first, so that output which comes during the flush marks it again
 		if s == own {
 			mine = true
 			continue
@@ -239,5 +241,6 @@ type internalReply interface {
 	answered(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// quiet is the internal reply of a release that is answered only if it fails.
+// quiet is the internal reply of a release that is answered only if it fails. It is not an
+// internalReply: sendMessages handles it.
 type quiet struct{}

@@ -88,7 +88,7 @@ func (e *Engine) Take(snapshot []byte, gone map[string]*StoreLane) ([]*Session, 
 // NotTakenOver tells e that the leases at a store could not be taken over: see
 // cache.Table.NotTakenOver.
 func (e *Engine) NotTakenOver(sl *StoreLane) {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.NotTakenOver(sl.core, now, out)
 	})
 }
@@ -112,7 +112,7 @@ func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreL
 // that was down. Abandon returns false if something still refers to a stand-in, which would be a
 // bug.
 func (e *Engine) Abandon(gone []*StoreLane) bool {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.FailingFrom(now)
 		for _, sl := range gone {
 			t.Abandon(sl.core, now, out)
@@ -381,7 +381,7 @@ func (m *snapshotCoder) Classes() []uint16 { return m.classes }
 
 // Policy returns the namespace to which key is routed.
 func (m *snapshotCoder) Policy(key string) *cache.Namespace {
-	return routeFor(m.e.routes.Load(), key).table
+	return routeFor(m.e.routes.Load(), key).policy
 }
 
 // Lease writes or reads when a lease is due for renewal.

@@ -63,7 +63,7 @@ var derived = map[string]string{
 
 	"engine.Session.engine": "each process has its own", "engine.Session.pace": "the user's",
 	"engine.Session.transport": "the connection's",
-	"engine.Session.questions": "none is open when a snapshot is made",
+	"engine.Session.queries":   "none is open when a snapshot is made",
 	"engine.Session.req":       "valid during one call",
 	"engine.Session.after":     "valid during one call",
 	"engine.Session.AuditTail": "made again", "engine.Session.touched": "valid during one call",

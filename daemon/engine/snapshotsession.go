@@ -35,7 +35,7 @@ func (m *snapshotCoder) session(s *Session) {
 		cache.Num(c, n)
 	}
 	if m.Reading {
-		m.e.belongs(s)
+		m.e.addToUser(s)
 	}
 	cache.List(c, &s.peer.Groups, func(g *int) { cache.Num(c, g) })
 	c.Bool(&s.peer.Watched)

@@ -20,8 +20,8 @@ type Span struct {
 	Degraded         bool
 }
 
-// spanBegins begins the span of an acquire, of key and perhaps others, if it is traced.
-func (s *Session) spanBegins(rt *route, q *protocol.Request, key []byte, now int64) {
+// beginSpan begins the span of an acquire, of key and perhaps others, if it is traced.
+func (s *Session) beginSpan(rt *route, q *protocol.Request, key []byte, now int64) {
 	if len(q.Trace) == 0 || !s.engine.settings().Trace {
 		return
 	}
@@ -53,9 +53,9 @@ func endOf(m *cache.Message) spanEnd {
 	return end
 }
 
-// spanEnds ends the span of the request with that id, if it is traced, and passes it to the
+// endSpanLocked ends the span of the request with that id, if it is traced, and passes it to the
 // observer. It is called with s.mu held.
-func (s *Session) spanEnds(id uint64, end spanEnd) {
+func (s *Session) endSpanLocked(id uint64, end spanEnd) {
 	x := s.spans[id]
 	if x == nil {
 		return
@@ -73,7 +73,7 @@ func (s *Session) spanEnds(id uint64, end spanEnd) {
 func (s *Session) endSpan(id uint64, end spanEnd) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.spanEnds(id, end)
+	s.endSpanLocked(id, end)
 }
 
 // endSpans ends the spans of a session that has ended.
@@ -81,6 +81,6 @@ func (s *Session) endSpans() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id := range s.spans {
-		s.spanEnds(id, spanEnd{outcome: cache.OutGone})
+		s.endSpanLocked(id, spanEnd{outcome: cache.OutGone})
 	}
 }

@@ -32,20 +32,20 @@ func (s *Session) stored(q *protocol.Request, a *followUp) {
 	}
 	p := storedPage{s: s, id: q.ID, prefix: string(q.Prefix), place: place, cursor: cursor,
 		limit: min(int(q.Limit), max(1, s.frameLimit()/storedRowSize))}
-	if s.questions.Add(1) > maxQuestions {
-		s.questions.Add(-1)
+	if s.queries.Add(1) > maxQueries {
+		s.queries.Add(-1)
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
 		return
 	}
 	e.ask(func(ctx context.Context, of CapabilitiesOf) (then func(context.Context)) {
-		defer s.questions.Add(-1)
+		defer s.queries.Add(-1)
 		p.answer(ctx, of)
 		return func(context.Context) {}
 	})
 }
 
-// maxQuestions bounds the store queries in progress for one session.
-const maxQuestions = 8
+// maxQueries bounds the store queries in progress for one session.
+const maxQueries = 8
 
 func parseStored(after string) (place int, cursor string, ok bool) {
 	if after == "" {
@@ -65,7 +65,7 @@ type storedPage struct {
 	s      *Session
 	id     uint64
 	prefix string
-	place  int // where to continue: maxParts times the number of a store, plus that of its part
+	place  int // where to continue: maxParts times a store's number, plus the number of its part
 	cursor string
 	limit  int
 }
@@ -155,8 +155,8 @@ func (p *storedPage) again(storeLanes []*StoreLane) bool {
 }
 
 // rows returns the rows of the locks that the peer may see. While keys move between stores, this
-// daemon may have opened the same store several times. To each of these, the locks of the others
-// look like those of another daemon; rows leaves them out.
+// daemon may have opened the same store several times. Each of these lists the locks of the others
+// as if they belonged to another daemon; rows leaves them out.
 func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock,
 	names map[string]upstream.Registration,
 ) (rows []protocol.StoredRow) {

@@ -66,7 +66,7 @@ func (sl *StoreLane) Renewals() *upstream.Lane { return sl.renewals }
 // Ends returns the lane of releases and withdrawals of a pair that is down.
 func (sl *StoreLane) Ends() *upstream.Lane { return sl.ends }
 
-// lanes returns all lanes. Their order is that of an engine's snapshot.
+// lanes returns all lanes, in the order in which a snapshot has them.
 func (sl *StoreLane) lanes() []*upstream.Lane {
 	return []*upstream.Lane{sl.main, sl.renewals, sl.ends}
 }
@@ -163,7 +163,8 @@ func (e *Engine) DropStore(sl *StoreLane) bool {
 	storeLanes[sl.core.ID] = nil
 	e.storeLanes.Store(&storeLanes)
 	e.mu.Unlock()
-	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
+	// The tables come last, because from here on forEachTableOf lets no news of the store reach them.
+	for i := range e.shards {
 		sh := e.lock(i)
 		sh.table.Forget(sl.core)
 		sh.mu.Unlock()
@@ -206,17 +207,19 @@ func (e *Engine) Known(sl *StoreLane, key string, token uint64) bool {
 	return sh.table.Knows(sl.core, key, token)
 }
 
-// tellOf calls tell for every table, unless the store has been dropped.
-func (e *Engine) tellOf(sl *StoreLane, tell func(t *cache.Table, now int64, out *cache.Effects)) {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+// forEachTableOf is forEachTable that does nothing if the store has been dropped.
+func (e *Engine) forEachTableOf(
+	sl *StoreLane, tell func(t *cache.Table, now int64, out *cache.Effects),
+) {
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) {
 		if (*e.storeLanes.Load())[sl.core.ID] == sl {
 			tell(t, now, out)
 		}
 	})
 }
 
-// everywhere calls tell for every table.
-func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
+// forEachTable passes news to every table, by tell, and carries out the effects.
+func (e *Engine) forEachTable(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
 	a := getFollowUp()
 	defer putFollowUp(a)
@@ -235,7 +238,7 @@ func (e *Engine) StoreSession(sl *StoreLane, s upstream.Session) {
 	} else {
 		sl.keptAlive(s.Until, e.clock())
 	}
-	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTableOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
 		if s.Lost {
 			t.SessionLost(sl.core, s.No, now, out)
 		} else {
@@ -247,7 +250,7 @@ func (e *Engine) StoreSession(sl *StoreLane, s upstream.Session) {
 // StoreDown tells e that a store cannot be reached, and why.
 func (e *Engine) StoreDown(sl *StoreLane, err error) {
 	sl.down.Store(&err)
-	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTableOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
 		t.StoreDown(sl.core, err, now, out)
 	})
 }
@@ -255,7 +258,7 @@ func (e *Engine) StoreDown(sl *StoreLane, err error) {
 // StoreUp tells e that a store can be reached again.
 func (e *Engine) StoreUp(sl *StoreLane) {
 	sl.down.Store(nil)
-	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
+	e.forEachTableOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
 		t.StoreUp(sl.core, now, out)
 	})
 }

@@ -42,9 +42,9 @@ func (us users) conns(uid int) int {
 	return 0
 }
 
-// leave ends a session of a user. It forgets a user without sessions, unless a store still has to
-// answer the user's requests, or earlier requests still affect the rate limit: a user gains nothing
-// by connecting again.
+// leave ends a session of a user. It forgets users without sessions. It keeps a user while a store
+// has to answer its requests, or while earlier requests affect its rate limit: a user must gain
+// nothing by connecting again.
 func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
@@ -54,8 +54,8 @@ func (us users) leave(uid int, now int64) {
 	}
 }
 
-// belongs adds s to its user's sessions. It is called with e.mu held.
-func (e *Engine) belongs(s *Session) {
+// addToUser adds s to its user's sessions. It is called with e.mu held.
+func (e *Engine) addToUser(s *Session) {
 	u := e.users[s.peer.UID]
 	if u == nil {
 		u = new(userUse)

@@ -24,8 +24,10 @@ type Watcher struct {
 	wg sync.WaitGroup
 
 	mu   sync.Mutex
-	last uint64            // guarded by mu
-	gone map[uint64]func() // by the watch's number; those of descriptors recur; guarded by mu
+	last uint64 // guarded by mu
+	// gone has the functions to call, by the number of the watch, because descriptor numbers are
+	// used again. It is guarded by mu.
+	gone map[uint64]func()
 }
 
 // Watch watches one process.

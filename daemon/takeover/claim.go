@@ -39,7 +39,7 @@ func Claim(ctx context.Context, socket, version string) (*State, error) {
 }
 
 // Dial makes the connection for the messages of a takeover from the daemon that serves a socket.
-// The deadline of ctx applies to the connection. The errors are those of Claim.
+// The deadline of ctx applies to the connection. It returns the same errors as Claim.
 func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", admin.Socket(socket))
 	switch {

@@ -1,15 +1,15 @@
-// Package takeover has what the two processes of a takeover exchange: the messages and their
-// codec, the descriptors, the snapshot that goes with them, and the parked state that a service
-// manager keeps between two processes. Give is the side of the process that serves, and State that
-// of its successor. Package daemon freezes, makes and restores what is exchanged.
+// Package takeover has the messages, descriptors and snapshots that the two processes of a takeover
+// exchange, and the parked state that a service manager keeps between two processes. The process
+// that serves calls Give, and its successor uses a State. Package daemon freezes the process, makes
+// the snapshot and restores it.
 //
-// In a takeover another process replaces the one that serves, and clients notice
-// nothing. The other process asks for it on the admin socket, and opens the stores while this one
-// serves. Then this process freezes and passes on its sockets and its snapshot. When the other
-// process has read everything, this one commits with one byte. If anything fails before it has
-// written that byte, this process continues; afterwards it does nothing more. The other process
-// serves only after it has read that byte. So at most one process serves at any time, even if
-// either is killed.
+// In a takeover a successor replaces the process that serves, and clients notice nothing. The
+// successor asks for it on the admin socket, and opens the stores while the other process serves.
+// Then the process that serves freezes, and passes on its sockets and its snapshot. When the
+// successor has read everything, the process that serves commits with one byte. If anything fails
+// before it has written that byte, it continues to serve; afterwards it does nothing more. The
+// successor serves only after it has read that byte. So at most one process serves at any time,
+// even if either is killed.
 //
 // The messages, in their order:
 //

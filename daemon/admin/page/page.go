@@ -37,7 +37,7 @@ func File(name string) (text []byte, kind string) {
 	return text, kind
 }
 
-// Page is what the page shows: all locks, or those of the query's key.
+// Page is what the page shows: all locks, or the lock of the query's key.
 type Page struct {
 	engine.View
 	Host    string

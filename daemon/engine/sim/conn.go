@@ -192,7 +192,7 @@ func (k *conn) Flush() {
 	if holds, waits := k.s.Counts(); holds > k.h.w.p.MaxHolds || waits > k.h.w.p.MaxWaits {
 		k.h.w.fail("limits", "", "a session has %d holds and %d waiters", holds, waits)
 	}
-	b := k.s.Take(k.last)
+	b := append(k.last, k.s.Swap(nil)...)
 	k.last = nil
 	if len(b) == 0 {
 		return
@@ -219,7 +219,7 @@ func (k *conn) Kill() {
 		return
 	}
 	k.killed, k.deaf = true, true
-	if k.last = k.s.Take(nil); len(k.last) == 0 { // any other end says why
+	if k.last = k.s.Swap(nil); len(k.last) == 0 { // any other end says why
 		k.h.w.counts.Tallies[tooSlow]++
 	}
 	k.forgetWaits()

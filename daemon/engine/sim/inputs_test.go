@@ -45,7 +45,6 @@ var readOnly = map[string]string{
 	"Session.Ended":          "an accessor",
 	"Session.Closing":        "an accessor",
 	"Session.Killed":         "an accessor",
-	"Session.Swap":           "Take that keeps the buffer",
 }
 
 // method is an exported method, with where it is.
