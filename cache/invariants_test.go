@@ -20,9 +20,9 @@ type invariants struct {
 	any       map[string]uint64 // the largest fence of a key: of exclusive holders, and of all
 }
 
-// TestHoldsOfARandomTable checks what holds at any time, whatever stores answer: a key has one
-// exclusive holder or any readers, a permit has one holder, fences rise, and no validity is taken
-// back unless the owner is told.
+// TestHoldsOfARandomTable checks invariants, whatever stores answer. A key has one exclusive holder
+// or any number of readers, and a permit has one holder. Fences rise. No validity is taken back
+// unless the owner is told.
 func TestHoldsOfARandomTable(t *testing.T) {
 	for seed := range uint64(*randomSeeds) {
 		w := newWorld(seed)

@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A host that grants alone has nobody who could take a hold from it. What it has
-// stated runs out all the same when it stands still: who asks then is told anew.
+// While a host grants alone, no other host can take its holds. The validity that it has stated ends
+// nevertheless if the host is frozen. A client that acquires the key again then gets a new validity.
 func TestAHoldGrantedAloneIsNotStatedPastItsDeadline(t *testing.T) {
 	b := newBench(t, func(x *setup) { x.Local, x.LocalAfter = true, 1 })
 	s := b.session()

@@ -100,14 +100,14 @@ func TestAReleaseInTwoStoresIsSentAgainAfterALostSession(t *testing.T) {
 }
 
 // One of two stores has lost its session, and the other one, where leases have TTLs, never answers
-// again. The key opens when the lease must have ended there, and can go on to its next store.
+// again. The key opens when the lease must have ended there, and can then move to its next store.
 func TestALeaseOfALostSessionEndsInTheOtherStoreWithItsTTL(t *testing.T) {
-	for _, owed := range []bool{false, true} {
+	for _, releasing := range []bool{false, true} {
 		b := newPairBench(t)
 		s := b.session()
 		b.acquire(s, "k", func(q *Acquire) { q.TTL = 8 * second })
 		f := b.granted(OpTry, 5)
-		if owed {
+		if releasing {
 			b.release(s, "k", f)
 			b.answer(b.op(OpRelease), Result{Status: Unknown})
 		}

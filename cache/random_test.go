@@ -390,7 +390,7 @@ func (w *world) counts() string {
 	var b strings.Builder
 	if len(w.tab.stats) > 0 {
 		s := *w.tab.stats[0]
-		// those of sessions that have ended are forgotten
+		// A snapshot leaves out the released holds of sessions that have ended.
 		s.FoundGone, s.Lost[protocol.LostGone] = 0, 0
 		if s != (Stats{}) {
 			fmt.Fprintf(&b, "%+v\n", s)

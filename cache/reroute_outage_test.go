@@ -10,8 +10,8 @@ import (
 
 // Keys that move away from a store that is down, or that fails.
 
-// A degraded hold of a moved key causes at most one acquire and one withdrawal at the earlier store
-// when that store comes back and another host has the key there.
+// The earlier store of a moved key comes back, and another host has the key there. A degraded hold
+// of the key then causes at most one acquire and one withdrawal at that store.
 func TestADegradedHoldOfAMovedKeyDoesNotRepeatItsRequest(t *testing.T) {
 	b := newRerouted(t, mayDegrade)
 	b.degraded(b.session(), waits)

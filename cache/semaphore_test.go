@@ -151,7 +151,7 @@ func TestALoweredLimitIsReachedByReleases(t *testing.T) {
 	b.acquire(s, "k", permitOf(1, Forever))
 	b.takeOps()
 	for _, f := range fences[:2] {
-		b.release(s, "k", f) // not handed over: that would be one too many
+		b.release(s, "k", f) // no handoff: that would be one permit too many
 		b.answer(b.takeOps(OpRelease)[0], Result{Status: Done})
 	}
 	if ms := b.release(s, "k", fences[2]); ms[0].Kind != MsgGranted {
@@ -201,7 +201,8 @@ func TestPermitsOfAStoreThatIsDown(t *testing.T) {
 	b.acquire(s, "k", permitOf(1, Forever))
 	b.tab.StoreDown(b.ns.Store, errDowngrade, b.now, &b.out)
 	b.take()
-	// Nobody is let in alone, whatever the namespace allows for locks; what is here is handed over.
+	// The host grants no permit alone, even if the namespace allows that for locks. It hands off the
+	// permit that it has.
 	b.only(b.acquire(s, "l", permitOf(1, Forever)), MsgFailed, protocol.Unavailable)
 	if ms := b.release(s, "k", f); len(ms) != 2 || ms[0].Kind != MsgGranted || ms[0].Fence == 0 {
 		t.Fatalf("%+v", ms)
@@ -340,7 +341,7 @@ func randomPermits(t *testing.T, rnd *rand.Rand) {
 	}
 }
 
-// renewAll stands for the watchdog: every lease is renewed, at once.
+// renewAll renews every lease at once, in place of the watchdog.
 func (b *bench) renewAll() (ms []Message) {
 	for _, l := range b.tab.sorted() {
 		if l.state != stateHeld {

@@ -152,7 +152,7 @@ func TestAGrantThatCameTooLateIsNoGrant(t *testing.T) {
 	if ms := b.take(); len(ms) != 0 {
 		t.Fatalf("%+v", ms)
 	}
-	b.answer(b.op(OpRelease), Result{Status: Done}) // it is given back, and the try goes on
+	b.answer(b.op(OpRelease), Result{Status: Done}) // after the release, the key is tried again
 	b.granted(OpTry, 8)
 }
 
@@ -530,7 +530,7 @@ func TestFixedHoldsEndByThemselvesAndAreNotRenewed(t *testing.T) {
 	}
 }
 
-// The reason is that of the end that came first, however late it is noticed.
+// If several ends have passed, the earliest one gives the reason, however late it is noticed.
 func TestWhatEndsAHold(t *testing.T) {
 	for name, c := range map[string]struct {
 		fixed bool

@@ -66,7 +66,7 @@ var mayImport = map[string][]string{
 	"docs/style": {},
 }
 
-// rule finds the line for a package: its own, or that of the nearest folder.
+// rule finds the line for a package: its own, or the line of the nearest folder.
 func rule(pkg string) string {
 	for {
 		if _, ok := mayImport[pkg]; ok {

@@ -81,7 +81,7 @@ func says(t *testing.T, of func(string) []string, name string, want ...string) {
 	}
 }
 
-// Whoever is told no is in the audit, whatever the reason.
+// The audit log has every refusal, whatever its reason.
 func TestEveryRefusalIsAudited(t *testing.T) {
 	h, of := audited(t)
 	c, ctx := h.dial(client.Options{Name: "one"}), t.Context()

@@ -96,8 +96,8 @@ func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 	}
 }
 
-// A daemon that ends waits for a store to confirm what was released, two seconds at the most. So it
-// does for the one of two stores that is there.
+// A daemon that ends waits up to two seconds for a store to confirm the releases. It does so, too,
+// if only one store of a pair can be reached.
 func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
 	t.Parallel()
 	for _, down := range []bool{false, true} {

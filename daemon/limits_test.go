@@ -86,7 +86,7 @@ func TestLimitsOfAUserCountAllItsConnections(t *testing.T) {
 	})
 }
 
-// Who waited when he could have had more holds is not granted one too many.
+// A waiter that queued below the limit is not granted a hold above it.
 func TestALimitOfHoldsIsOneOfGrants(t *testing.T) {
 	spaceLimit := func(c *daemon.Config) { c.Namespaces = []engine.Namespace{{Store: "store", MaxHolds: 5}} }
 	for whose, change := range map[string]func(*daemon.Config){
@@ -143,7 +143,7 @@ func TestALimitOfHoldsIsOneOfGrants(t *testing.T) {
 	}
 }
 
-// stalled runs a daemon on a Redis that does not answer until the proxy goes on.
+// stalled runs a daemon on a Redis that does not answer until the proxy resumes.
 func stalled(t *testing.T, change func(*daemon.Config)) (*host, *faultproxy.Proxy) {
 	t.Helper()
 	p, err := faultproxy.TCP(testserver.StartRedis(t).Addr())

@@ -59,8 +59,8 @@ func TestManyKeysTakeNoMoreRoundTripsThanBatches(t *testing.T) {
 	}
 }
 
-// Whoever waits for some keys holds only such as come before: nobody waits for ever,
-// however the sets of keys overlap, and nobody is beside another.
+// A multi-acquire that waits holds only keys that come earlier in the order. So none waits without
+// end, however the sets of keys overlap. And no two hold a key at once.
 func TestMultiAcquiresDoNotWaitForEachOther(t *testing.T) {
 	h := start(t, nil, nil)
 	const callers, turns, all = 8, 60, 6

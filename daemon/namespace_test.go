@@ -269,8 +269,8 @@ func TestAcquireManyOverStores(t *testing.T) {
 	}
 }
 
-// A reload moves keys: what is held stays where it is, whoever comes after gets
-// the new store, and the old one is closed once it is empty.
+// A reload moves keys. A held lease stays where it is, later acquires use the new store, and the
+// old store is closed once it is empty.
 func TestReloadMovesKeys(t *testing.T) {
 	first, second := inMemory(t), inMemory(t)
 	closed := make(chan string, 9)

@@ -121,7 +121,7 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 		client.ErrBusy) {
 		t.Errorf("another of this host: %v", err)
 	}
-	// Handed over inside the host, still without the store.
+	// The host hands the key off to another owner, still without the store.
 	next := make(chan protocol.Grant, 1)
 	go func() {
 		g, err := d.Acquire(context.Background(), client.AcquireArgs{Key: "l", Wait: client.Forever,
@@ -139,8 +139,8 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 	if g := <-next; g.Flags&protocol.GrantDegraded == 0 {
 		t.Errorf("the next one's grant: %+v", g)
 	}
-	// The store comes back: the lease is taken for who holds, and whoever comes next
-	// has a fence.
+	// The store comes back. The daemon acquires the lease for the present holder, and the next holder
+	// gets a fence.
 	o.second.Resume()
 	eventually(t, "the store knows of it", func() bool {
 		return o.second.Do("EXISTS", "lock:l") == int64(1)
@@ -162,8 +162,8 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 	}
 }
 
-// When another host has got the key meanwhile, who holds it degraded goes on, and
-// whoever comes next waits for the store.
+// If another host has got the key meanwhile, a degraded hold continues, and the next waiter waits
+// for the store.
 func TestAfterAnOutageTheStoreDecides(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t, 50*time.Millisecond)

@@ -17,8 +17,8 @@ import (
 
 const parentSocket = "LOCKSIDECAR_TEST_PARENT_SOCKET"
 
-// TestParentProcess is no test but a process of the one below: it acquires a lock,
-// leaves its socket to a child, says the child's number, and ends when its input does.
+// TestParentProcess is not a test but a process of the test below. It acquires a lock, leaves its
+// socket to a child and prints the child's number. It ends when its input does.
 func TestParentProcess(t *testing.T) {
 	socket := os.Getenv(parentSocket)
 	if socket == "" {

@@ -259,7 +259,7 @@ func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T)
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	// Until the daemon has a connection again, whoever asks is refused at once.
+	// Until the daemon has a connection again, it refuses acquires at once.
 	var err error
 	eventually(t, "the store is used again", func() bool {
 		_, err = c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Wait: bound})

@@ -126,8 +126,8 @@ func (h *host) busyClients(n int) (stop func()) {
 	return func() { cancel(); wg.Wait() }
 }
 
-// Whoever was to take over may end at any step before the commit: the daemon goes on, and its
-// clients notice nothing.
+// A successor may end at any step before the commit. The daemon continues to serve, and its clients
+// notice nothing.
 func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{Name: "holder"})
@@ -172,8 +172,8 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 	}
 }
 
-// The other process may end at the very moment of the commit, with everything taken in: this one
-// goes on, and what the other has touched is whole.
+// The successor may end at the very moment of the commit, when it has read everything. This process
+// continues to serve, and everything that the successor has touched still works.
 func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	var claimed atomic.Pointer[takeover.State]
 	told := make(chan int, 4)
@@ -212,8 +212,8 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	}
 }
 
-// The other process cannot listen on the address of its configuration. The admin socket stays: it
-// is that of the daemon that continues.
+// The successor cannot listen on the address of its configuration. The admin socket stays, because
+// it belongs to the daemon that continues.
 func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
 	h := start(t, nil, nil)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")

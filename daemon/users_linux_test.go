@@ -23,7 +23,8 @@ type person struct {
 	groups   []int
 }
 
-// as runs f on a thread of this person's, which ends with it: what it connects to sees him.
+// as runs f on a thread with this person's user and groups, which servers see when f connects to
+// them. The thread ends with f.
 func (p person) as(t testing.TB, f func()) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -204,7 +205,7 @@ func TestAUserWhoWantsEverythingGetsHisShare(t *testing.T) {
 		t.Errorf("%d wait: %v", s.Waiters, err)
 	}
 
-	// Holding: he waits for as much as he may, so he cannot even ask.
+	// The user has as many waits as the limit allows, so further requests are refused.
 	r := all[0]
 	r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 3, Key: []byte("free")})
 	if m := r.next(); m.Code != protocol.Limit {

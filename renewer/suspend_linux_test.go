@@ -12,12 +12,12 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// slept is how long a machine has been suspended, as the child of this test sees it: its time
-// namespace has a boot clock that is ahead of the others by so much.
+// slept is how long the machine has been suspended, as the child of this test sees it. The boot
+// clock of the child's time namespace is ahead by this time.
 const slept = 11 * 24 * time.Hour
 
-// A suspend moves the boot clock on and no other: what was held before it is over then. A child
-// that lives where the boot clock is ahead has to read that one, and its timer has to go by it.
+// A suspend advances the boot clock and no other clock, and leases end during a suspend. In a child
+// whose boot clock is ahead, Boottime and the timer have to use that clock.
 func TestTheClockCountsSuspends(t *testing.T) {
 	if os.Getenv("LOCKSIDECAR_SLEPT") != "" {
 		fmt.Println(Boottime(), woken(t)-Boottime() < int64(time.Hour))

@@ -177,7 +177,7 @@ func benchmark(b *testing.B, all []prepared) {
 	}
 }
 
-// A lease that is made anew is allocated; what goes on with one is not.
+// Only the acquire of a key without a lease allocates memory.
 func TestTheLocalPathDoesNotAllocate(t *testing.T) {
 	e := testEngine(t)
 	for _, l := range local {

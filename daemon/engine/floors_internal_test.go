@@ -211,9 +211,9 @@ func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 	}
 }
 
-// The floor of keys that have come from a store that is ahead has not been used yet when they go on
-// to a pair of stores. Their present store is the old one of the pair, and the new one decides
-// fences itself. So they can fall.
+// Keys have come from a store with higher bases, and their floor has not been used yet when they
+// move to a pair of stores. Their present store is the old one of the pair, and the new one decides
+// fences itself. So the fences can fall.
 func TestACarriedFloorFromWhichAPairDoesNotContinueIsReported(t *testing.T) {
 	d := newTwoStores(t)
 	own, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil)

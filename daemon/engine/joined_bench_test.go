@@ -6,9 +6,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// joined is what else this host decides alone, prepared as in local: a reader that
-// joins others and leaves, and a queue that moves on by one, with answered releases and
-// with quiet ones.
+// joined has further cases that this host decides alone, prepared as in local. In one, a reader
+// joins others and leaves. In the others, a release serves the next waiter of a queue; the release
+// is answered or quiet.
 var joined = []prepared{
 	{"shared join", func(t testing.TB, e *Engine) (step, end func()) {
 		s, _ := open(t, e)
@@ -36,7 +36,7 @@ var joined = []prepared{
 	}},
 }
 
-// fence is that of the grant that was flushed last, to request id.
+// fence returns the fence of the grant that was flushed last, which must answer request id.
 func (k *sink) fence(t testing.TB, id uint64) uint64 {
 	m := k.last(t)
 	g, err := m.Grant()

@@ -377,8 +377,8 @@ func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
 	}
 }
 
-// The daemon stands still after it has sent a keepalive. The client answers at once. When the
-// daemon goes on, its timer fires before it reads the answer.
+// The daemon is frozen after it has sent a keepalive. The client answers at once. When the daemon
+// continues, its timer fires before it reads the answer.
 func TestADaemonThatStoodStillCallsNobodySilent(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)

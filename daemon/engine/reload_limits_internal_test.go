@@ -138,7 +138,7 @@ func TestAShorterMaxWaitReachesTheLaterWaitsOfAnAcquireMany(t *testing.T) {
 	}
 }
 
-// The longest times that can be configured do not overflow: they are as good as none.
+// The longest times that can be configured do not overflow: they act like no limit.
 func TestTheLongestTimesOfANamespace(t *testing.T) {
 	const longest = time.Duration(cache.Forever)
 	d := newBeating(t)

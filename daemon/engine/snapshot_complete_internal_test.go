@@ -133,8 +133,8 @@ func snapshotOf(e *Engine) (snapshot []byte, err error) {
 	return snapshot, err
 }
 
-// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in
-// the snapshot and taken over from it, or listed in derived.
+// Every field of an engine, with its sessions, leases, holds and waiters, is in the snapshot and
+// taken over from it. The exceptions are listed in derived.
 func TestTheSnapshotHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
 	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any {

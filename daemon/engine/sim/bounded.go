@@ -7,9 +7,9 @@ import (
 
 // told is what a host's daemon has been told of a lease of its own.
 type told struct {
-	token  uint64
-	wanted bool
-	hands  int // handoffs since it was contended
+	token     uint64
+	contended bool
+	hands     int // handoffs since it was contended
 }
 
 // learns records whether an answer says that a key is contended.
@@ -18,9 +18,9 @@ func (h *host) learns(op *upstream.Op, r *upstream.Result) {
 	switch t := h.told[k]; {
 	case k == nil || k.permits > 0:
 	case r.Status == cache.Granted:
-		h.told[k] = told{token: op.Token, wanted: r.Contended}
+		h.told[k] = told{token: op.Token, contended: r.Contended}
 	case r.Status == cache.Done && op.Kind == cache.OpRenew && t.token == op.Token && r.Contended:
-		t.wanted = true
+		t.contended = true
 		h.told[k] = t
 	}
 }
@@ -28,12 +28,13 @@ func (h *host) learns(op *upstream.Op, r *upstream.Result) {
 // bounded checks that handoffs are bounded while another host waits for the key.
 func (h *host) bounded(k *key) {
 	t := h.told[k]
-	if !t.wanted {
+	if !t.contended {
 		return
 	}
 	t.hands++
 	h.told[k] = t
-	if most := h.w.p.Hands; t.hands > most {
-		h.w.fail("bounded", k.name, "%d handoffs on host %d since it knows that another one waits, and %d may be", t.hands, h.id, most)
+	if limit := h.w.p.Hands; t.hands > limit {
+		h.w.fail("bounded", k.name, "%d handoffs on host %d since the key is contended, limit %d",
+			t.hands, h.id, limit)
 	}
 }

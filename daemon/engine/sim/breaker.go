@@ -33,7 +33,7 @@ func (l *link) suspect() {
 		b.down = true
 		h.w.counts.Tallies[outages]++
 		h.w.say(nil, "host %d: store %s is down", h.id, l.name)
-		h.eng.StoreDown(l.unit, errDown)
+		h.eng.StoreDown(l.storeLane, errDown)
 		l.outlast(100 * ms)
 	})
 }
@@ -63,7 +63,7 @@ func (l *link) isUp() {
 	for _, p := range parked {
 		l.after(h.w.between(0, 200*us), p.work)
 	}
-	h.eng.StoreUp(l.unit)
+	h.eng.StoreUp(l.storeLane)
 }
 
 // trust has a process that takes over find out for itself whether the store is down.

@@ -19,7 +19,7 @@ type key struct {
 	foreign *foreigner // who believes that it holds it by SET NX PX
 }
 
-// fenceAt is a fence of a store. Those of one store say nothing of those of another.
+// fenceAt is a fence of a store. Fences of different stores cannot be compared.
 type fenceAt struct {
 	at    *simStore
 	fence uint64
@@ -54,8 +54,8 @@ func (k *key) ownFencesOf(h *hold) *fenced {
 	return &o.fenced
 }
 
-// orders are the stores whose fences those of a hold at s are compared with: both of a pair. In a
-// move from one store to another all fences of a key are compared.
+// orders returns the stores with whose fences the fences of a hold at s are compared: for a pair,
+// both of its stores. In a move from one store to another all fences of a key are compared.
 func (w *World) orders(s *simStore) []*simStore {
 	if w.p.Move {
 		return w.stages[:1]
@@ -63,7 +63,7 @@ func (w *World) orders(s *simStore) []*simStore {
 	return s.leaves
 }
 
-// fencesOf is what has been seen of the fences that a hold's is compared with.
+// fencesOf returns the records of fences with which the fence of h is compared.
 func (k *key) fencesOf(h *hold) (all []*fenced) {
 	for _, s := range h.c.w.orders(h.at) {
 		f := k.fenced[s]
@@ -168,9 +168,9 @@ func (w *World) rises(f *fenced, h *hold, waived func(h, o *hold) bool, as tally
 	}
 }
 
-// meets checks that nobody whom h excludes believes that he holds the key too. It
-// is asked whenever somebody begins to believe, so two that overlap are seen when
-// the later of them begins.
+// meets checks that no client whom h excludes believes in a hold of the key, too. It is called
+// whenever a client begins to believe in a hold. So it finds two holds that overlap when the later
+// one begins.
 func (w *World) meets(h *hold) {
 	if !h.believed() {
 		return
@@ -178,7 +178,7 @@ func (w *World) meets(h *hold) {
 	k := h.key
 	k.holds = slices.DeleteFunc(k.holds, func(o *hold) bool { return o.over && o != h })
 	if k.permits > 0 {
-		w.crowded(k)
+		w.checkPermits(k)
 		return
 	}
 	for _, o := range k.holds {
@@ -444,13 +444,13 @@ func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) 
 	}
 }
 
-// checkOrder looks, after each step of a host, whether somebody was let in before
-// a waiter who stood before him.
+// checkOrder checks, after each step of a host, that no request was granted before an earlier
+// waiter of the host.
 func (w *World) checkOrder(h *host) {
 	for _, g := range h.grants {
 		for _, q := range h.waits[g.key] {
 			if q.k.c.k != q.k {
-				continue // the client has gone, and what it is told is not looked at
+				continue // the client has gone, and its answers do not count
 			}
 			again := g.key.permits == 0 && q.k == g.k && q.owner == g.q.owner
 			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again &&

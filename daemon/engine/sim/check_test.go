@@ -113,7 +113,7 @@ var histories = []struct {
 			h := a.takes(t, exclusive, 5<<10)
 			w.now = a.h.trueTime((h.valid)*ms - a.off)
 			b.takes(t, exclusive, 6<<10)
-			a.beat(h.valid + 5000)
+			a.keepalive(h.valid + 5000)
 		}},
 	{"two holders", "a plain locker beside a holder", func(t *testing.T, w *World, a, b *client) {
 		a.takes(t, shared, 5<<10)
@@ -170,17 +170,17 @@ var histories = []struct {
 	{"fence order", "a daemon's fence is smaller at another store",
 		func(t *testing.T, w *World, a, b *client) {
 			w.over(a.takes(t, exclusive, 9<<10))
-			a.h.conf.spaces[0].at = w.newStore(likeRedis)
+			a.h.conf.namespaces[0].at = w.newStore(likeRedis)
 			a.takes(t, exclusive, 8<<10)
 		}},
 	{"", "… at one that decides it itself, or another daemon's",
 		func(t *testing.T, w *World, a, b *client) {
 			w.over(a.takes(t, exclusive, 9<<10))
 			w.p.Rebase = false
-			a.h.conf.spaces[0].at = w.newStore(likeEtcd)
+			a.h.conf.namespaces[0].at = w.newStore(likeEtcd)
 			w.over(a.takes(t, exclusive, 8<<10))
 			a.k.gen++
-			a.h.conf.spaces[0].at = w.newStore(likeRedis)
+			a.h.conf.namespaces[0].at = w.newStore(likeRedis)
 			a.takes(t, exclusive, 7<<10)
 		}},
 	{"fence", "none at all", func(t *testing.T, w *World, a, b *client) { a.takes(t, exclusive, 0) }},
@@ -402,7 +402,7 @@ var histories = []struct {
 	}},
 	{"dropped in use", "a store is dropped under a holder",
 		func(t *testing.T, w *World, a, b *client) {
-			a.takes(t, exclusive, 5<<10).via = a.h.links[0]
+			a.takes(t, exclusive, 5<<10).link = a.h.links[0]
 			a.h.dropped(a.h.links[0])
 		}},
 	{"reload", "a reload fails", func(t *testing.T, w *World, a, b *client) {
@@ -412,12 +412,12 @@ var histories = []struct {
 	}},
 	{"access", "a user whom the configuration does not name any more is let in",
 		func(t *testing.T, w *World, a, b *client) {
-			w.conf.spaces[0].Users = []int{7}
+			w.conf.namespaces[0].Users = []int{7}
 			q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
 			w.mayHave(a.k, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1})
 		}},
 	{"access", "a host grants alone where it may not", func(t *testing.T, w *World, a, b *client) {
-		w.conf.spaces[0].Local = false
+		w.conf.namespaces[0].Local = false
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
 		w.mayHave(a.k, q.key, &protocol.Grant{Count: 1, Flags: protocol.GrantDegraded})
 	}},
@@ -458,7 +458,7 @@ var histories = []struct {
 		a.h.view()
 	}},
 	{"limits", "more holds begin in a namespace than may", func(t *testing.T, w *World, a, b *client) {
-		w.conf.spaces[0].MaxHolds = 1
+		w.conf.namespaces[0].MaxHolds = 1
 		for fence := range uint64(2) {
 			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name,
 				Session: new(cache.Session), Fence: fence + 5}})
@@ -477,9 +477,9 @@ var histories = []struct {
 		}
 	}},
 	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {
-		w.p.Heartbeat, w.conf.spaces[0].Heartbeat = 2*sec, 2*time.Second
+		w.p.Heartbeat, w.conf.namespaces[0].Heartbeat = 2*sec, 2*time.Second
 		w.p.Faults[hostLag] = 0
-		w.conf.spaces = w.conf.spaces[:1]
+		w.conf.namespaces = w.conf.namespaces[:1]
 		a.k.s = a.h.eng.Open(engine.Peer{PID: -1, Watched: true}, a.k)
 		a.k.heard = w.now
 		a.h.conns = append(a.h.conns, a.k)

@@ -9,16 +9,16 @@ import (
 // client is a program on a host: one process with a connection, as a user of the
 // protocol would write it from PROTOCOL.md alone.
 type client struct {
-	w      *World
-	h      *host
-	id     int
-	gen    int   // of the process
-	off    int64 // of its clock against the host's: it may live in another time namespace
-	paused int64 // it does nothing before
-	frost  int64 // how long it has been paused altogether
-	deaf   int64 // it does not read before
-	silent int64 // it sends no heartbeats before
-	uid    int   // its user; -1 when users do not matter
+	w            *World
+	h            *host
+	id           int
+	gen          int   // of the process
+	off          int64 // of its clock against the host's: it may live in another time namespace
+	paused       int64 // it does nothing before
+	frost        int64 // how long it has been paused altogether
+	unresponsive int64 // it does not read before
+	silent       int64 // it sends no heartbeats before
+	uid          int   // its user; -1 when users do not matter
 
 	chain int // links that it has still to make
 
@@ -49,7 +49,7 @@ type hold struct {
 	k        *conn
 	key      *key
 	at       *simStore // where its lease is
-	via      *link     // the host's use of that; nil when the host granted it alone
+	link     *link     // the host's use of that; nil when the host granted it alone
 	owner    uint64
 	fence    uint64
 	mode     protocol.Mode
@@ -196,8 +196,8 @@ func (c *client) read() {
 	if c.k == nil {
 		return
 	}
-	if c.w.now < c.deaf {
-		c.at(c.deaf, c.gen, c.read)
+	if c.w.now < c.unresponsive {
+		c.at(c.unresponsive, c.gen, c.read)
 		return
 	}
 	had := len(c.unread)
@@ -233,7 +233,7 @@ func (c *client) read() {
 	}
 }
 
-// close ends the connection from this side, whoever wanted it.
+// close closes the connection on the client's side.
 func (c *client) close() {
 	if c.k == nil {
 		return
@@ -262,7 +262,7 @@ func (c *client) kill() {
 		}
 	}
 	c.gen++
-	c.paused, c.deaf, c.silent = 0, 0, 0
+	c.paused, c.unresponsive, c.silent = 0, 0, 0
 	c.after(c.w.skewed(sec), c.connect)
 	c.after(c.w.skewed(c.w.p.Act), c.act)
 }
@@ -278,14 +278,14 @@ func (c *client) pause(d int64) {
 // deafen has it read nothing for a while.
 func (c *client) deafen(d int64) {
 	until := c.w.now + d
-	c.frost += max(0, until-max(c.deaf, c.w.now))
-	c.deaf = max(c.deaf, until)
+	c.frost += max(0, until-max(c.unresponsive, c.w.now))
+	c.unresponsive = max(c.unresponsive, until)
 }
 
 // thaw is how long this client or its host have stood still so far.
 func (c *client) thaw() int64 {
 	now := c.w.now
-	return c.frost - max(0, c.paused-now) - max(0, c.deaf-now) + c.h.stood()
+	return c.frost - max(0, c.paused-now) - max(0, c.unresponsive-now) + c.h.stood()
 }
 
 // own maps a time of the daemon to the client's clock, both in ms.

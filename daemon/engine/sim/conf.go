@@ -12,24 +12,25 @@ import (
 // conf is a configuration, as an operator writes it for all hosts. It does not change once it is
 // written.
 type conf struct {
-	spaces  []space     // by prefix; the first is for the empty one
-	spare   []*simStore // that no namespace uses
-	classes []engine.Class
-	limits  engine.Limits
-	stage   int // of a move
+	namespaces []namespace // by prefix; the first is for the empty one
+	spare      []*simStore // that no namespace uses
+	classes    []engine.Class
+	limits     engine.Limits
+	stage      int // of a move
 }
 
-// space is a namespace of it.
-type space struct {
+// namespace is a namespace of it.
+type namespace struct {
 	engine.Namespace
 	at *simStore
 }
 
 // of is the namespace of a key.
-func (c *conf) of(name string) *space {
-	best := &c.spaces[0]
-	for i := range c.spaces {
-		if sp := &c.spaces[i]; len(sp.Prefix) > len(best.Prefix) && strings.HasPrefix(name, sp.Prefix) {
+func (c *conf) of(name string) *namespace {
+	best := &c.namespaces[0]
+	for i := range c.namespaces {
+		sp := &c.namespaces[i]
+		if len(sp.Prefix) > len(best.Prefix) && strings.HasPrefix(name, sp.Prefix) {
 			best = sp
 		}
 	}
@@ -38,8 +39,8 @@ func (c *conf) of(name string) *space {
 
 // stores are those that it names.
 func (c *conf) stores() (all []*simStore) {
-	for i := range c.spaces {
-		if s := c.spaces[i].at; !slices.Contains(all, s) {
+	for i := range c.namespaces {
+		if s := c.namespaces[i].at; !slices.Contains(all, s) {
 			all = append(all, s)
 		}
 	}
@@ -52,7 +53,7 @@ func (c *conf) stores() (all []*simStore) {
 }
 
 // allows says whether a user may use the keys.
-func (sp *space) allows(uid int) bool {
+func (sp *namespace) allows(uid int) bool {
 	return len(sp.Users) == 0 ||
 		slices.Contains(sp.Users, uid)
 }
@@ -60,14 +61,14 @@ func (sp *space) allows(uid int) bool {
 // firstConf is what every host begins with.
 func (w *World) firstConf() *conf {
 	c := &conf{limits: w.limits()}
-	c.spaces = []space{{w.policy(""), w.stores[0]}}
+	c.namespaces = []namespace{{w.policy(""), w.stores[0]}}
 	for range w.p.Spaces {
 		w.changeSpace(c)
 	}
 	return c
 }
 
-// limits are those of sessions and users.
+// limits returns the limits of sessions and users.
 func (w *World) limits() engine.Limits {
 	return engine.Limits{MaxHolds: int(w.p.MaxHolds), MaxWaiters: int(w.p.MaxWaits),
 		MaxFrame: maxFrame, OutBuffer: w.p.Out,
@@ -133,41 +134,41 @@ func (w *World) changeSpace(c *conf) {
 		all := w.prefixes()
 		prefix = all[w.pick(len(all))]
 	}
-	sp := space{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
+	sp := namespace{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
 	if w.p.Move {
 		sp.at = w.stageStore(c.stage)
 	}
-	i := slices.IndexFunc(c.spaces, func(o space) bool { return o.Prefix == prefix })
+	i := slices.IndexFunc(c.namespaces, func(o namespace) bool { return o.Prefix == prefix })
 	switch {
 	case i < 0:
-		c.spaces = append(c.spaces, sp)
-		slices.SortFunc(c.spaces, func(a, b space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+		c.namespaces = append(c.namespaces, sp)
+		slices.SortFunc(c.namespaces, func(a, b namespace) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	case w.chance(300): // only its policy
-		c.spaces[i].Namespace = sp.Namespace
+		c.namespaces[i].Namespace = sp.Namespace
 	case w.chance(400): // only its store
-		c.spaces[i].at = sp.at
+		c.namespaces[i].at = sp.at
 	default:
-		c.spaces[i] = sp
+		c.namespaces[i] = sp
 	}
 }
 
 // edit is the next configuration after c.
 func (w *World) edit(c *conf) *conf {
-	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits,
+	next := &conf{namespaces: slices.Clone(c.namespaces), spare: c.spare, classes: c.classes, limits: c.limits,
 		stage: c.stage}
 	switch w.pick(8) {
 	case 0, 1, 2:
 		w.changeSpace(next)
 	case 3: // a namespace goes
-		if n := len(next.spaces); n > 1 {
+		if n := len(next.namespaces); n > 1 {
 			i := 1 + w.pick(n-1)
-			next.spaces = slices.Delete(next.spaces, i, i+1)
+			next.namespaces = slices.Delete(next.namespaces, i, i+1)
 		}
 	case 4, 5: // a store goes, and its namespaces to another
 		gone, to := w.stores[w.pick(len(w.stores))], w.stores[w.pick(len(w.stores))]
-		for i := range next.spaces {
-			if next.spaces[i].at == gone {
-				next.spaces[i].at = to
+		for i := range next.namespaces {
+			if next.namespaces[i].at == gone {
+				next.namespaces[i].at = to
 			}
 		}
 		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *simStore) bool {

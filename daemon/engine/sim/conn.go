@@ -21,14 +21,14 @@ type conn struct {
 	inSocket int  // bytes towards the client that it has not read
 	stuck    bool // what the daemon says waits for room there
 
-	heard      int64  // when the daemon read from it last
-	heardFrost int64  // how long the host had stood still by then
-	asked      int64  // when the daemon sent the first keepalive since; 0 for none
-	deaf       bool   // the daemon takes nothing more from it
-	killed     bool   // the daemon ends it
-	last       []byte // what it has said before that, and why
-	left       bool   // the client has gone
-	ended      bool   // the daemon has released everything
+	heard        int64  // when the daemon read from it last
+	heardFrost   int64  // how long the host had stood still by then
+	asked        int64  // when the daemon sent the first keepalive since; 0 for none
+	unresponsive bool   // the daemon takes nothing more from it
+	killed       bool   // the daemon ends it
+	last         []byte // what it has said before that, and why
+	left         bool   // the client has gone
+	ended        bool   // the daemon has released everything
 
 	forced map[grantID]int     // what was unlocked by force, and the client has not read yet
 	calls  []*request          // by the client, not answered yet, as the daemon may look them up
@@ -119,13 +119,13 @@ func (k *conn) readable() {
 	if k.s == nil {
 		k.accept()
 	}
-	if !k.deaf && len(k.unread) > had {
+	if !k.unresponsive && len(k.unread) > had {
 		rest, ok := k.s.Receive(k.unread)
 		if len(rest) < len(k.unread) { // part of a frame does not count
 			k.heard, k.heardFrost, k.asked = k.h.w.now, k.h.stood(), 0
 		}
 		k.unread = k.unread[:copy(k.unread, rest)]
-		k.deaf = !ok
+		k.unresponsive = !ok
 	}
 	if fin {
 		k.leave()
@@ -134,7 +134,7 @@ func (k *conn) readable() {
 
 // arrives notes in which order acquires reach the daemon.
 func (k *conn) arrives(q *request) {
-	if q.op == protocol.OpAcquire && !k.deaf && !k.ended {
+	if q.op == protocol.OpAcquire && !k.unresponsive && !k.ended {
 		k.h.seq++
 		q.k, q.seq, q.came, q.cameAt = k, k.h.seq, k.h.w.now, k.h.clock()
 		k.h.waits[q.key] = append(k.h.waits[q.key], q)
@@ -218,7 +218,7 @@ func (k *conn) Kill() {
 	if k.killed {
 		return
 	}
-	k.killed, k.deaf = true, true
+	k.killed, k.unresponsive = true, true
 	if k.last = k.s.Swap(nil); len(k.last) == 0 { // any other end says why
 		k.h.w.counts.Tallies[tooSlow]++
 	}
@@ -253,8 +253,8 @@ func (k *conn) hangUp() {
 	k.c.at(k.down.send(k.h.departs()+w.hop(), nil, nil, true), k.c.gen, k.c.read)
 }
 
-// drained is the client's word that it has read: a writer of the daemon that
-// waited for room goes on.
+// drained records that the client has read n bytes. A writer of the daemon that waited for room in
+// the socket continues.
 func (k *conn) drained(n int) {
 	full := k.inSocket >= socketBuffer
 	k.inSocket -= n

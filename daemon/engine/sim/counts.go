@@ -16,7 +16,7 @@ const (
 	hostSuspend              // the machine is suspended for a while, with the daemon and its clients
 	// the same as a freeze, between a decision and the sending of what follows
 	hostFreezeMid
-	hostLag      // a goroutine goes on with a clock reading that is out of date
+	hostLag      // a goroutine continues with a clock reading that is out of date
 	hostKill     // the daemon is killed and started anew
 	hostDrain    // the daemon is asked to stop, and started anew
 	hostTakeover // another process takes the daemon's place
@@ -60,7 +60,8 @@ var faultNames = [nFaults]string{"host freeze", "host suspend", "host freeze mid
 	"store restart with loss",
 	"store flush", "store clock forward", "store clock back", "store session ended",
 	"client pause", "client kill",
-	"client leave", "client deaf", "client flood", "client garbage", "client silent", "operator"}
+	"client leave", "client unresponsive", "client flood", "client garbage",
+	"client silent", "operator"}
 
 func (f fault) String() string { return faultNames[f] }
 
@@ -76,7 +77,7 @@ const (
 	revived                     // … and that a later word has extended after all
 	handoffs                    // grants without a trip to the store
 	rebases                     // fence bases fetched for a held lease
-	reentries                   // grants to who holds already
+	reentries                   // grants to owners that held the key already
 	freshGrants                 // grants that make a hold
 	manyGrants                  // multi-acquires that succeeded
 	crossedCancels              // cancels that came too late
@@ -236,7 +237,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 // flagNames are the flags that a request may have. Their bits depend on the request.
 var flagNames = [...]string{"fixed", "async", "all", "quiet"}
 
-// flagged counts the flags of a request. Those of an inspect are a tally: see holdersNamed.
+// flagged counts the flags of a request. The flags of an inspect are a tally: see holdersNamed.
 func (c *Counts) flagged(p *protocol.Request) {
 	switch p.Op {
 	case protocol.OpAcquire, protocol.OpAcquireMany:

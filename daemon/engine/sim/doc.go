@@ -1,43 +1,42 @@
-// Package sim is the simulator: whole daemons with their clients and stores, in
-// virtual time, from one seed. It is the main test of what the daemon decides.
+// Package sim is the simulator. It runs whole daemons with their clients and stores in virtual
+// time, from one seed. It is the main test of the decisions of the daemon.
 //
 // # What is real
 //
-// daemon.Engine with everything below it, as the daemon itself runs it: the lock
-// tables (cache.Table), the dispatch of requests, sessions and their outboxes,
-// acquire-many, keepalives, draining; the renewals' schedule (renewer.Schedule); the
-// batching (upstream.Lane); two stores at once (upstream/both, see pair.go); the codec
-// (protocol), on both ends, through streams of bytes that may be cut anywhere. Each
-// host of a run has an Engine of its own.
+// Each host of a run has an engine.Engine of its own, with everything below it, as the daemon runs
+// it:
 //
-// # What is not
+//   - the lock tables (cache.Table), the dispatch of requests, sessions and their outboxes,
+//     multi-acquires, keepalives and draining;
+//   - the schedule of renewals (renewer.Schedule), and the batching (upstream.Lane);
+//   - two stores at once (upstream/both, see pair.go);
+//   - the codec (protocol), on both ends, through streams of bytes that may be cut anywhere.
 //
-// Whatever blocks, sleeps or asks an operating system has a counterpart here,
-// written to do the same in steps:
+// # What is not real
 //
-//   - daemon's sockets, readers and writers, its slow readers and the end of a
-//     session that it ends itself (daemon/conn.go): conn.go;
-//   - its drain (daemon/drain.go): host.drain. Signals, the lock file, taking over
-//     a stale socket and the watch on peers' processes have none: a client that
-//     dies is gone at once, or with its socket;
-//   - upstream.Pump: flight.go; what the daemon has for each store: link.go;
-//     renewer.Timer: host.wake;
-//   - reloads (daemon.stores.change): conf.go writes configurations, reload.go has a daemon
-//     take one up;
-//   - takeovers (takeover.State): takeover.go, also by a process whose configuration differs;
-//   - upstream/redis and its server: redis.go, redisqueue.go. TestModelIsRedis
-//     carries out the same ops on this model and, through the driver, on a real
-//     Redis. The driver's reading of errors is not simulated, nor is a server that
-//     is read-only more than roughly: it refuses everything but a peek;
-//   - upstream/embedded and its file: embedded.go. Its fence limit is not;
-//   - a store whose leases live by the daemon's session: etcd.go, as upstream/etcd
-//     and upstream/zookeeper are;
-//   - their semaphores: permits.go.
+// Code that blocks, sleeps or calls the operating system has a counterpart here, which does the
+// same in steps:
 //
-// Clients are no library's: client.go, act.go and what reads replies are written
-// from PROTOCOL.md, as a stranger would. Steps of one host do not run at the same
-// time here; a step may go on with a clock reading that is out of date, but data
-// races are the race detector's to find.
+//   - conn.go has the daemon's sockets, readers and writers, clients that read slowly, and sessions
+//     that the daemon ends (daemon/conn.go);
+//   - host.drain is the daemon's drain (daemon/drain.go). Signals, the lock file, stale sockets and
+//     the watch on peers' processes have no counterpart. A client that dies is gone at once, or
+//     with its socket;
+//   - flight.go is upstream.Pump, link.go has what the daemon has for each store, and host.wake is
+//     renewer.Timer;
+//   - conf.go writes configurations, and reload.go makes a daemon apply one (storeSet.change);
+//   - takeover.go has takeovers (takeover.State), also by a process with another configuration;
+//   - redis.go and redisqueue.go model upstream/redis and its server. TestModelIsRedis carries out
+//     the same ops on this model and, with the driver, on a real Redis. The model does not have the
+//     driver's reading of errors. Its read-only server is simple: it refuses everything but a peek;
+//   - embedded.go models upstream/embedded and its file, but not its fence limit;
+//   - etcd.go models stores whose leases depend on the daemon's store session, as upstream/etcd and
+//     upstream/zookeeper do;
+//   - permits.go has the semaphores of these stores.
+//
+// Clients use no client library. client.go, act.go and the code that reads replies follow
+// PROTOCOL.md alone. The steps of one host do not run at the same time. A step may continue with a
+// clock reading that is out of date, but only the race detector finds data races.
 //
 // # Running and replaying
 //
@@ -46,52 +45,51 @@
 //	daemon/engine/sim/mutants/run.sh
 //	go test ./daemon/engine/sim -run TestStudy -v -args -study
 //
-// (make sim SEEDS=n; make mutants; STUDY.md has what the last one prints: up to 100 hosts,
-// without faults, under loads that show what fairness and lingering come to.) The same
-// seed is the same run, to the hash of its trace, on every machine. A failing seed is
-// printed with the command that replays it, and with the last events of the key
-// concerned. The mutants are faults planted in a copy of the tree, each of which has
-// to be caught.
+// The make targets are make sim SEEDS=n and make mutants. STUDY.md has the output of the last
+// command: up to 100 hosts, without faults, under loads that show the effects of fairness and
+// lingering.
+//
+// The same seed gives the same run on every machine, with the same hash of its trace. A failing
+// seed is printed with the command that replays it, and with the last events of the key concerned.
+// The mutants are faults planted in a copy of the tree. The simulator has to find each of them.
 //
 // # What is checked, in every run
 //
-//   - two holders: nobody believes that he holds a key while somebody believes it
-//     whom that excludes, plain SET NX PX lockers included; and no more believe in
-//     permits of a semaphore than there are. A client believes from
-//     its reading of a grant to the stated validity, as moved on by grants and
-//     keepalives, or until it gives the hold up or reads that it is lost;
-//   - fence, fence order: rule 4 of the design, in the order in which holders begin; no
-//     two permits have the same;
-//   - fenced write, stale write: a resource that takes no smaller fence than it has
-//     seen never refuses the present holder, nor takes an earlier holder's write
-//     behind a later one's;
-//   - past the deadline, a third of the TTL: rule 3, where the daemon speaks;
-//   - order: nobody is let in before a waiter of the same host who came first and
-//     whom that excludes;
-//   - bounded: once a daemon knows that another host wants a key, it hands it over so
-//     many times more and no more;
-//   - access: nobody is let in, nor granted a degraded hold, against the configuration that the
-//     host follows at that moment;
-//   - silent: only a client that has sent nothing for so long loses a hold as silent, and it does
-//     lose it, within seconds;
-//   - limits: no session and no namespace gets more holds and waiters than it may;
+// A client believes in a hold from its reading of the grant to the stated validity, which later
+// grants and keepalives extend. It no longer does so once it releases the hold or reads that the
+// hold is lost. The names below are the names of the checks in failures.
+//
+//   - two holders: no two clients believe in holds that exclude each other. Plain SET NX PX lockers
+//     count, too. No more clients believe in permits of a semaphore than it has;
+//   - fence, fence order: rule 4 of the design, in the order in which holds begin. No two permits
+//     have the same fence;
+//   - fenced write, stale write: a resource takes no smaller fence than it has seen. It never
+//     refuses the present holder, and takes no write of an earlier holder after a later holder's;
+//   - past the deadline, a third of the TTL: rule 3, for all messages that the daemon sends;
+//   - order: no request is granted before an earlier waiter of the same host that it excludes;
+//   - bounded: once a daemon knows that a key is contended, it makes only a limited number of
+//     handoffs;
+//   - access: no grant, degraded ones included, contradicts the configuration that the host follows
+//     at that moment;
+//   - silent: a client loses a hold as silent only if it has sent nothing for the whole heartbeat,
+//     and then it loses the hold within seconds;
+//   - limits: no session and no namespace exceeds its limits of holds and waiters;
 //   - view: a view shows the holds of the host, and no others;
-//   - dropped in use, reload: a reload drops no store under a holder, a bad one changes nothing,
-//     and a good one succeeds;
-//   - found gone: a hold that was released is called lost once at most, and only if a store has lost leases;
-//   - audit: each hold begins once and ends once in the audit log, and nothing took longer than
-//     the world is old;
-//   - every wait ends: every request is answered within its wait and 30 s in which
-//     nobody was stopped;
-//   - nothing left: when all sessions have gone, tables, lanes, schedules and the
-//     store are empty;
-//   - forced: a hold that an operator ends is called lost, forced, and nothing else is;
-//   - lost, lost once, lost in time, lost before grant, after lost: a loss has a
-//     cause, and without faults there is none; it is told once, before anything
-//     else shows it, behind the grant, and it is final;
-//   - token: no daemon asks a store for a token that it has withdrawn or released there (tokens.go);
-//   - grant, count, upgrade, stale fence, cancel, inspect, reply, one reply,
-//     protocol: what PROTOCOL.md says of answers.
+//   - dropped in use, reload: a reload drops no store that has a holder. A bad reload changes
+//     nothing, and a good one succeeds;
+//   - found gone: a released hold is reported as lost at most once, and only if a store has lost
+//     leases;
+//   - audit: each hold begins once and ends once in the audit log, and no duration is longer than
+//     the run;
+//   - every wait ends: every request is answered within its wait and 30 s, frozen time excluded;
+//   - nothing left: when all sessions have ended, tables, lanes, schedules and the store are empty;
+//   - forced: a hold that an operator ends is lost as forced, and no other hold is;
+//   - lost, lost once, lost in time, lost before grant, after lost: a loss has a cause, so without
+//     faults there is none. The client is told once, after the grant and before any other message
+//     shows the loss. The loss is final;
+//   - token: no daemon requests a token again that it has withdrawn or released (tokens.go);
+//   - grant, count, upgrade, stale fence, cancel, inspect, reply, one reply, protocol: the rules of
+//     PROTOCOL.md for answers.
 //
 // Most runs have several stores and namespaces, and reloads. Holders exclude each other if
 // their leases have a store in common, or if the same daemon has granted them, whatever the
@@ -102,24 +100,29 @@
 // move from one store to another in the three rollouts of docs/operate/stores.md (move.go): there
 // all holders exclude each other, and all fences of a key rise.
 //
-// TestChecksBite feeds each a history that must not be. What a best-effort store
-// may do when it forgets leases or its clock leaps is waived, and counted: two
-// holders, or fences out of order, between a lease from before the loss and one
-// from after it, for as long as the former's validity was stated.
+// TestChecksBite gives each check a history that violates it. A best-effort store may forget
+// leases, or its clock may leap. Then two holders, or fences out of order, are waived and counted.
+// One lease must be from before the loss and the other from after it, and the validity stated for
+// the first one must not be over.
 //
-// # What goes wrong
+// # Faults
 //
-// Daemons freeze (also between a decision and its sending), alone or with their clients when a
-// machine is suspended, go on with an old clock reading, are killed, drain; hosts are cut off from
-// the store, and clocks drift, each by up to 0.4 %. Requests to the store are lost, late, carried
-// out twice; replies are lost or slow; connections break; hints are lost, late, doubled. The store
-// pauses, has no memory, is read-only, restarts with and without its data, is flushed, has its
-// clock set forward and back, ends sessions. Clients pause, die, leave, do not read, ask for much
-// and do not read that, send requests that cannot be done, or what is no frame. Operators unlock
-// what is held, and reload daemons with configurations that add, change and remove namespaces,
-// stores and users. Clients send no heartbeats for a while, and acquire keys anew that they have
-// lost. In some runs a host stands still when such a silence has lasted too long. Every kind is
-// counted when it has its effect; with 500 seeds or more, TestSeeds fails for each that was not
-// seen, and the same for every reply, push, reason and result (Counts.Missing, where the few
-// exceptions have their reasons).
+//   - Daemons: they freeze, also between a decision and its sending, alone or with their clients
+//     when a machine is suspended. They continue with an old clock reading. They are killed, and
+//     they drain.
+//   - Network: hosts are cut off from the store. Requests to the store are lost, late or carried
+//     out twice. Replies are lost or slow. Hints are lost, late or doubled. Connections break. Clocks
+//     drift, each by up to 0.4 %.
+//   - Stores: they pause, run out of memory, are read-only, restart with and without their data,
+//     are flushed, have their clocks set forward and back, and end sessions.
+//   - Clients: they pause, die, leave, do not read, and request much without reading the answers.
+//     They send requests that cannot be carried out, and bytes that are no frame. They send no
+//     heartbeats for a while, and acquire keys again that they have lost. In some runs a host is
+//     frozen when such a silence has lasted too long.
+//   - Operators: they unlock holds by force. They reload daemons with configurations that add,
+//     change and remove namespaces, stores and users.
+//
+// Every kind of fault is counted when it has its effect, and so is every reply, push, reason and
+// result. With 500 seeds or more, TestSeeds fails if one of them did not occur. Counts.Missing
+// gives the reasons for the few exceptions.
 package sim

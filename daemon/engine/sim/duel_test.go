@@ -51,7 +51,7 @@ func (d *duel) mine(n int, key string) (mine []place) {
 	if k == nil {
 		return nil
 	}
-	if k.grip == gripToken {
+	if k.kind == keyExclusive {
 		mine = append(mine, place{k.token, cache.Exclusive})
 	}
 	for _, x := range k.readers {
@@ -173,22 +173,22 @@ func (d *duel) stands(all []standing) {
 		switch v := is.value.Val(); {
 		case v == "":
 		case v == "locksidecar:readers":
-			x.grip = gripReaders
+			x.kind = keyShared
 			x.readers = d.members(is.readers.Val())
 		case strings.HasPrefix(v, "plain-"):
-			x.grip = gripForeign
+			x.kind = keyForeign
 			x.token.n, _ = strconv.ParseUint(v[len("plain-"):], 10, 64)
 		default:
-			x.grip, x.token = gripToken, d.token(v)
+			x.kind, x.token = keyExclusive, d.token(v)
 		}
 		for _, w := range d.members(is.queue.Val()) {
 			x.queue = append(x.queue, place{w.t, w.mode})
 		}
 		x.waiters = d.members(is.waiters.Val())
-		ok := x.grip == k.grip && x.token == k.token && slices.Equal(x.queue, k.queue) &&
+		ok := x.kind == k.kind && x.token == k.token && slices.Equal(x.queue, k.queue) &&
 			d.sameEnds(x.waiters, k.waiters) &&
-			(x.grip == gripNone || d.near(is.left.Val().Milliseconds(), k.exp-s.now)) &&
-			(x.grip != gripReaders || d.sameEnds(x.readers, k.readers))
+			(x.kind == keyFree || d.near(is.left.Val().Milliseconds(), k.exp-s.now)) &&
+			(x.kind != keyShared || d.sameEnds(x.readers, k.readers))
 		if !ok {
 			d.t.Errorf("%s: at %s there is %+v for %v, and the model has %+v at %d", d.what, name, x,
 				is.left.Val(), *k, s.now)
@@ -196,7 +196,7 @@ func (d *duel) stands(all []standing) {
 	}
 }
 
-// members are those of a sorted set, with their scores as ends.
+// members returns the members of a sorted set, with their scores as ends.
 func (d *duel) members(zs []goredis.Z) (all []reader) {
 	for _, z := range zs {
 		name, r := z.Member.(string), reader{ends: int64(z.Score)}

@@ -7,9 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The store inside the daemon, as upstream/embedded makes it: its session's
-// deadline is on the disk before it is stated, and after a crash nothing is
-// granted until it has passed.
+// The store inside the daemon, as upstream/embedded implements it. The deadline of its session is
+// on the disk before it is stated. After a crash, the store grants nothing until the deadline on
+// the disk has passed.
 
 // onDisk is what survives the daemon.
 type onDisk struct {
@@ -174,7 +174,7 @@ func (l *link) advance() {
 	l.s.saved.until = h.boot() + h.w.p.Session
 	s.until = l.s.saved.until
 	news := upstream.Session{No: uint64(s.id), Until: s.until}
-	l.at(h.w.now, func() { h.eng.StoreSession(l.unit, news) })
+	l.at(h.w.now, func() { h.eng.StoreSession(l.storeLane, news) })
 	s.tries++
 	try := s.tries
 	l.after(h.w.p.Session/3+h.w.between(0, 5*ms), func() { l.extend(try) })

@@ -51,8 +51,8 @@ func (w *World) build() {
 	}
 }
 
-// keyName is the n-th name of its kind. In some runs all keys are in one shard of the daemon's lock
-// table, so that what one event leaves to do in a shard meets the events of all other keys.
+// keyName returns the n-th name of its kind. In some runs all keys are in one shard of the daemon's
+// lock table. There, work that one event leaves for the next meets the events of all other keys.
 func (w *World) keyName(kind string, n int) string {
 	name := fmt.Sprint(kind, n)
 	for i := 0; w.p.OneShard && xxhash.Sum64String(name)%64 != 0; i++ {
@@ -142,12 +142,12 @@ func (w *World) audit() {
 	w.after(5*sec, w.audit)
 }
 
-// finish ends the run: no more faults, everybody gives back what he has, then
-// everybody goes, and nothing may be left.
+// finish ends the run. There are no more faults. All clients release their holds and then leave.
+// After that nothing may be left.
 func (w *World) finish() {
 	w.calm = true
 	w.say(nil, "THE END begins")
-	// one that is frozen, and a client that is paused, go on when they would have
+	// A host that is frozen, or a client that is paused, still continues at its own time.
 	for _, h := range w.hosts {
 		h.midway = 0
 	}
@@ -156,7 +156,7 @@ func (w *World) finish() {
 	}
 	for _, c := range w.clients {
 		c.chain = 0
-		for _, q := range c.calls { // whoever waits without bound gets it now
+		for _, q := range c.calls { // a wait without bound has a bound from now on
 			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience
 		}
 		c.after(w.between(0, sec), func() {
@@ -210,17 +210,17 @@ func (w *World) nothingLeft() {
 		}
 	}
 	for _, s := range w.stores {
-		if n := s.leftovers(); n > 0 {
+		if n := s.residue(); n > 0 {
 			w.fail("nothing left", "", "%d keys are left in %s", n, s.name)
 		}
 	}
 }
 
-// leftovers is how many keys there still is something of.
-func (s *simStore) leftovers() (n int) {
+// residue returns the number of keys of which the store still has something.
+func (s *simStore) residue() (n int) {
 	switch s.kind {
 	case likeRedis:
-		return s.redis.leftovers()
+		return s.redis.residue()
 	case likeEtcd:
 		for _, es := range s.etcd.keys {
 			n += len(es)

@@ -79,7 +79,7 @@ func (m *etcdModel) run(inst uint32, session int, ops []*cache.Op, res []*cache.
 				r.Status = cache.NotHeld
 				continue
 			}
-			r.Status, r.Contended = cache.Done, m.wanted(op.Key, mine)
+			r.Status, r.Contended = cache.Done, m.contended(op.Key, mine)
 			if op.Kind == cache.OpDowngrade {
 				m.keys[op.Key][mine].mode = cache.Shared
 				m.wake(op.Key)
@@ -125,7 +125,7 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 		}
 		return
 	}
-	*r = cache.Result{Status: cache.Granted, Base: e.rev, Contended: m.wanted(op.Key, mine)}
+	*r = cache.Result{Status: cache.Granted, Base: e.rev, Contended: m.contended(op.Key, mine)}
 	if m.s.rebase {
 		r.Base = m.rise(op.Floor)
 	}
@@ -222,8 +222,7 @@ func (l *link) openSession() {
 
 func (l *link) closeSession() { delete(l.h.w.owner, l.inst) }
 
-// keepAlive asks for a session, or for more time for the one that there is, and
-// goes on doing so.
+// keepAlive opens a store session, or renews the present one, and repeats that from time to time.
 func (l *link) keepAlive() {
 	h, w := l.h, l.h.w
 	l.session.tries++
@@ -305,9 +304,9 @@ func (l *link) kept(id, got int, sent int64) {
 	l.news(upstream.Session{No: uint64(got), Until: s.until})
 }
 
-// vouch says under which session an answer was got, as a driver does: it may have
-// ended since. What has ended stays ended whatever becomes of the session.
-func (l *link) vouch(f *flight, op *cache.Op, r *cache.Result) {
+// confirmSession sets the session of an answer, as a driver does. That session may have ended
+// since. A release needs no session, because it stays done even if the session ends.
+func (l *link) confirmSession(f *flight, op *cache.Op, r *cache.Result) {
 	if l.s.kind != likeEtcd || f.session == 0 || r.Status == cache.Done &&
 		(op.Kind == cache.OpRelease || op.Kind == cache.OpWithdraw) {
 		return

@@ -271,7 +271,7 @@ func (f *flight) deliver(err error) {
 	}
 	f.over = true
 	for i := range f.results {
-		f.l.vouch(f, &f.ops[i], &f.results[i])
+		f.l.confirmSession(f, &f.ops[i], &f.results[i])
 	}
 	f.end(err)
 }

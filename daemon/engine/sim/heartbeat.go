@@ -49,9 +49,10 @@ func newStallProfile(p *Profile, seed uint64) {
 	p.Faults[clientSilent] = 5 * sec
 }
 
-// stall has a client take keys with all its owners and fall silent. Its host stands still around
-// the time when the daemon would end the client's holds: for longer than their leases last, and too
-// short for the daemon to put the silence down to itself. Then the daemon has both to do at once.
+// stall has a client take keys with all its owners and fall silent. Its host is frozen around the
+// time when the daemon would end the client's holds, and for longer than their leases last. The
+// freeze is too short for the daemon to blame itself for the silence. So the daemon has to end the
+// leases and the silent holds at once.
 func (c *client) stall() {
 	w, k := c.w, c.k
 	for range 3 {

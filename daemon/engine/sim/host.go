@@ -311,11 +311,11 @@ func (h *host) part(end int64) {
 func (h *host) settle(end int64) {
 	left := 0
 	for _, l := range h.links {
-		waiting, flying := l.unit.Main().Depth()
+		waiting, flying := l.storeLane.Main().Depth()
 		if !l.breaker.down {
 			left += waiting + flying
 		}
-		waiting, flying = l.unit.Ends().Depth()
+		waiting, flying = l.storeLane.Ends().Depth()
 		left += waiting + flying
 	}
 	if left > 0 && h.w.now < end {

@@ -120,7 +120,7 @@ func covered(t *testing.T) map[string]map[int]bool {
 }
 
 // TestEveryInputIsExercised fails unless some seeds call each exported method of the engine, of its
-// sessions and of the lock table, so that no new kind of event stays outside the simulator.
+// sessions and of the lock table. So no new kind of event stays outside the simulator.
 func TestEveryInputIsExercised(t *testing.T) {
 	if raceDetector {
 		t.Skip("it builds the simulator anew; make test-sim runs it")

@@ -52,10 +52,10 @@ func (s *side) answer(op cache.Op, r cache.Result, sent int64) ([]cache.Message,
 	return s.take()
 }
 
-// An ask that was given up comes to the store when the lease that its repetition got has run out
-// and another host has held the key, and a renewal sent in time comes right behind it. A host
-// that was frozen meanwhile must not go on with that lease: its fences are too small. The
-// formal model has found this one.
+// A host gives up an acquire, and its repetition gets the lease. The lease runs out, and another
+// host holds the key. Then the first acquire reaches the store, and directly after it a renewal
+// that was sent in time. A host that was frozen meanwhile must not continue with that lease,
+// because its fences are too small. The formal model found this fault.
 func TestALateAskAndARenewalReviveNoLease(t *testing.T) {
 	now := 1000 * sec
 	store := newRedisModel(func() int64 { return now / 1000 }, func(uint32, cache.HintKind, string) {})

@@ -14,20 +14,20 @@ type link struct {
 	of   *simStore // as the configuration names it
 	s    *simStore // the same, except for an embedded store, of which each host has its own
 	name string    // to the engine
-	no   int       // among those of the host
+	no   int       // its number among the links of the host
 
-	unit    *engine.StoreLane
-	inst    uint32   // of the daemon at the store
-	pumps   [3]*pump // by lane: everything else, renewals, and what ends leases of a pair that is down
-	breaker breaker
-	cutOff  int64 // the store cannot be reached before
-	session storeSession
-	pair    *pair          // of two stores at once: each part has connections of its own
-	whole   *link          // of a part: the link to both
-	member  *member        // of a part: how the driver sees it
-	ended   map[ended]bool // tokens that were withdrawn or released there
-	leaving bool           // nothing routes to it: it is dropped once it is empty
-	closed  bool           // dropped, or its daemon has ended
+	storeLane *engine.StoreLane
+	inst      uint32   // of the daemon at the store
+	pumps     [3]*pump // of the lanes: see lane
+	breaker   breaker
+	cutOff    int64 // the store cannot be reached before
+	session   storeSession
+	pair      *pair          // of two stores at once: each part has connections of its own
+	whole     *link          // of a part: the link to both
+	member    *member        // of a part: how the driver sees it
+	ended     map[ended]bool // tokens that were withdrawn or released there
+	leaving   bool           // nothing routes to it: it is dropped once it is empty
+	closed    bool           // dropped, or its daemon has ended
 }
 
 // open begins to use a store.
@@ -70,9 +70,9 @@ func (l *link) add(eng *engine.Engine) (err error) {
 	if l.s.kind == likeEmbedded {
 		inline = inlineStore{l}
 	}
-	l.unit, err = eng.AddStore(l.name, l.info(), inline)
+	l.storeLane, err = eng.AddStore(l.name, l.info(), inline)
 	for _, line := range l.lines() {
-		line.unit = l.unit
+		line.storeLane = l.storeLane
 	}
 	return err
 }
@@ -84,19 +84,19 @@ func (l *link) info() upstream.Info {
 	return l.s.info()
 }
 
-// rename gives a store that is leaving another name, as its own may be that of one that comes, or
-// its own again.
+// rename gives a store that is leaving another name, because a new store may have its name. A store
+// that is taken back gets its own name again.
 func (l *link) rename(leaving bool) {
 	l.name = l.of.name
 	if leaving {
 		l.name = fmt.Sprintf("%s (leaving, %d)", l.of.name, l.no)
 	}
-	l.h.eng.Rename(l.unit, l.name)
+	l.h.eng.Rename(l.storeLane, l.name)
 }
 
-// lane is the main lane of the store, or that of its renewals.
+// lane returns a lane of the store: 0 is the main lane, 1 renewals, and 2 the lane of ends.
 func (l *link) lane(i int) *upstream.Lane {
-	return [...]*upstream.Lane{l.unit.Main(), l.unit.Renewals(), l.unit.Ends()}[i]
+	return [...]*upstream.Lane{l.storeLane.Main(), l.storeLane.Renewals(), l.storeLane.Ends()}[i]
 }
 
 // close ends the use of a store: the daemon has ended, or has dropped it.
@@ -132,7 +132,7 @@ func (l *link) hint(x upstream.Hint) {
 		x, l = <-l.whole.pair.both.Hints(), l.whole
 	}
 	l.h.w.counts.Hints[x.Kind]++
-	l.h.eng.Hint(l.unit, x)
+	l.h.eng.Hint(l.storeLane, x)
 }
 
 // site is the store that a host means by one of the configuration.

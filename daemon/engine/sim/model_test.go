@@ -14,11 +14,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// TestModelIsRedis carries out the same random ops on the model of a Redis and,
-// with the driver, on a real one, and compares every answer, every hint and what
-// stands there afterwards. Ops come in batches, from several hosts, among them
-// old ones that come late, or again; plain lockers lock the same keys; the server
-// is flushed, loses its scripts and runs out of memory.
+// TestModelIsRedis carries out the same random ops on the model of a Redis and, with the driver, on
+// a real one. It compares every answer, every hint and the keys afterwards. Ops come in batches,
+// from several hosts. Some are late or repeated. Plain lockers lock the same keys. The server is
+// flushed, loses its scripts and runs out of memory.
 func TestModelIsRedis(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	t.Run("live", func(t *testing.T) {
@@ -37,9 +36,8 @@ func TestModelIsRedis(t *testing.T) {
 		}
 		t.Logf("%d ops compared", d.ops)
 	})
-	// Here leases end while it goes on. When the server's time comes so close to
-	// one of them that nobody can tell which was first, the sequence is given up,
-	// so a slow machine only takes longer.
+	// Here leases end during the test. The test gives up a sequence when the server's time comes too
+	// close to the end of a lease to tell which was first. So a slow machine only takes longer.
 	t.Run("ending", func(t *testing.T) {
 		d := newDuel(t, srv, 60*time.Millisecond, []int64{40, 70, 100, 600_000})
 		d.stalls = true

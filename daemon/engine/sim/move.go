@@ -22,24 +22,25 @@ func (w *World) stageStore(stage int) *simStore { return w.stages[stage%len(w.st
 // move is the configuration of the next rollout if that may begin; else one with another policy.
 func (w *World) move() *conf {
 	c := w.conf
-	next := &conf{spaces: slices.Clone(c.spaces), classes: c.classes, limits: c.limits, stage: c.stage}
+	next := &conf{namespaces: slices.Clone(c.namespaces), classes: c.classes, limits: c.limits,
+		stage: c.stage}
 	if !w.moved() || w.chance(300) {
-		i := w.pick(len(next.spaces))
-		next.spaces[i].Namespace = w.policy(next.spaces[i].Prefix)
+		i := w.pick(len(next.namespaces))
+		next.namespaces[i].Namespace = w.policy(next.namespaces[i].Prefix)
 		return next
 	}
 	next.stage++
-	for i := range next.spaces {
-		next.spaces[i].at = w.stageStore(next.stage)
+	for i := range next.namespaces {
+		next.namespaces[i].at = w.stageStore(next.stage)
 	}
 	w.counts.Tallies[rollouts]++
 	w.say(nil, "rollout %d begins: %s", next.stage, w.stageStore(next.stage).name)
 	return next
 }
 
-// moved says that the present rollout is finished: on every host no lease is left that was taken
-// before it, nor may one be that a daemon before the present one has left behind, and fences of the
-// next store will be higher.
+// moved reports whether the present rollout is finished. On every host, no lease is left that was
+// taken before it, not even one that an earlier daemon may have left behind. And fences of the next
+// store will be higher.
 func (w *World) moved() bool {
 	at := w.stageStore(w.conf.stage)
 	for _, h := range w.hosts {
@@ -51,8 +52,8 @@ func (w *World) moved() bool {
 	return at.kind != likeBoth || at.leaves[1].passed(at.leaves[0])
 }
 
-// passed says that all bases which s gives from now on are above those of the old store: a key has
-// been locked in both, or the clock of s has passed them.
+// passed reports whether all bases that s gives from now on are above the bases of the old store. A
+// key has been locked in both, or the clock of s has passed the bases of old.
 func (s *simStore) passed(old *simStore) bool {
 	if s.kind == likeEtcd {
 		return s.etcd.revision > old.highest

@@ -53,7 +53,7 @@ func (h *host) annoying() *key {
 			n := 0
 			if o.c.h == h && o.believed() {
 				n = 1
-				if o.c.paused > w.now || o.c.deaf > w.now {
+				if o.c.paused > w.now || o.c.unresponsive > w.now {
 					n = 2
 				}
 			}

@@ -91,7 +91,7 @@ func (l *link) openPair() (err error) {
 		if s.info().Session > 0 {
 			m.sessions = make(chan upstream.Session)
 		}
-		m.part = &link{h: l.h, of: s, s: s, name: s.name, unit: l.unit, whole: l, member: m}
+		m.part = &link{h: l.h, of: s, s: s, name: s.name, storeLane: l.storeLane, whole: l, member: m}
 		p.parts[i], members[i] = m.part, m
 	}
 	l.pair = p
@@ -121,7 +121,7 @@ func (l *link) news(n upstream.Session) {
 		l.member.sessions <- n
 		n, l = <-l.whole.pair.both.Sessions(), l.whole
 	}
-	l.h.eng.StoreSession(l.unit, n)
+	l.h.eng.StoreSession(l.storeLane, n)
 }
 
 // fly carries out a batch at both stores.

@@ -28,8 +28,8 @@ func (w *World) unique(h *hold) {
 	}
 }
 
-// crowded checks that no more clients believe in permits than there are.
-func (w *World) crowded(k *key) {
+// checkPermits checks that clients do not believe in more permits than exist.
+func (w *World) checkPermits(k *key) {
 	var believed []*hold
 	for _, h := range k.holds {
 		if h.believed() {
@@ -38,7 +38,7 @@ func (w *World) crowded(k *key) {
 	}
 	for _, h := range believed {
 		of := func(same func(o *hold) bool) {
-			w.crowdedOf(k, slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool { return !same(o) }))
+			w.checkPermitsOf(k, slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool { return !same(o) }))
 		}
 		for _, s := range h.at.leaves {
 			of(func(o *hold) bool { return slices.Contains(o.at.leaves, s) })
@@ -50,8 +50,8 @@ func (w *World) crowded(k *key) {
 	}
 }
 
-// crowdedOf checks those that one store, or one daemon, has granted.
-func (w *World) crowdedOf(k *key, believed []*hold) {
+// checkPermitsOf checks those that one store, or one daemon, has granted.
+func (w *World) checkPermitsOf(k *key, believed []*hold) {
 	if len(believed) <= k.permits || w.failure != nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (s *script) runPermits(ops []*cache.Op, res []*cache.Result) {
 				continue
 			}
 			p.keep(t, s.now+millisOf(op))
-			r.Status, r.Contended = cache.Done, p.wanted(s.me)
+			r.Status, r.Contended = cache.Done, p.contended(s.me)
 			if op.Rebase {
 				r.Base = base + uint64(i)
 			}
@@ -156,8 +156,8 @@ func (p *redisPermits) keep(t token, ends int64) {
 	})
 }
 
-// wanted says that another daemon queues and cannot have a permit now.
-func (p *redisPermits) wanted(me uint32) bool {
+// contended says that another daemon queues and cannot have a permit now.
+func (p *redisPermits) contended(me uint32) bool {
 	free := max(0, p.limit-len(p.held))
 	return slices.ContainsFunc(p.queue[min(free, len(p.queue)):], func(x reader) bool {
 		return x.t.inst != me
@@ -173,7 +173,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 	if at(p.held, t) >= 0 || len(p.held)+before < p.limit {
 		drop(&p.queue, t)
 		p.keep(t, s.now+millisOf(op))
-		*r = cache.Result{Status: cache.Granted, Base: base, Contended: p.wanted(s.me)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: p.contended(s.me)}
 		return
 	}
 	left := int64(-1)
@@ -227,9 +227,9 @@ func (m *etcdModel) settle(op *cache.Op, t token) {
 	m.settled[g] = max(m.settled[g], t.n)
 }
 
-// wanted says that another one queues behind the entry at i; of a semaphore,
+// contended says that another one queues behind the entry at i; of a semaphore,
 // another daemon.
-func (m *etcdModel) wanted(key string, i int) bool {
+func (m *etcdModel) contended(key string, i int) bool {
 	es := m.keys[key]
 	if es[i].mode != cache.Permit {
 		return slices.ContainsFunc(es[i+1:], func(e *entry) bool { return !e.brief })

@@ -25,7 +25,7 @@ func (c *client) push(m protocol.Message) {
 	case protocol.EventKeepalive:
 		var until uint64
 		if until, _, err = m.Keepalive(); err == nil {
-			c.beat(c.own(until))
+			c.keepalive(c.own(until))
 			c.heartbeat()
 		}
 	case protocol.EventGoingAway:
@@ -74,8 +74,8 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 }
 
-// beat takes in a keepalive, which extends what was granted before it and has not been lost.
-func (c *client) beat(until int64) {
+// keepalive takes in a keepalive, which extends what was granted before it and has not been lost.
+func (c *client) keepalive(until int64) {
 	for _, h := range c.holds {
 		if until <= h.valid {
 			continue

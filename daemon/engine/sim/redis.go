@@ -6,11 +6,10 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// redisModel is what the redis driver's scripts make of a Redis: the same steps
-// on plain data. Its times are milliseconds of the server's clock, as Redis's
-// are: a key whose time is up is still there in that very millisecond, a member
-// of a set that the scripts look at is not. TestModelIsRedis holds it against a
-// real server.
+// redisModel does to plain data what the scripts of the redis driver do to a Redis, in the same
+// steps. Its times are milliseconds of the server's clock, as in Redis. A key still exists in the
+// millisecond of its end; a member of a set that the scripts check does not. TestModelIsRedis
+// compares the model with a real server.
 type redisModel struct {
 	clock   func() int64 // µs
 	hint    func(inst uint32, kind cache.HintKind, key string)
@@ -27,22 +26,22 @@ type token struct {
 	n    uint64
 }
 
-// What stands at a lock's key.
-type grip uint8
+// keyKind says how the key of a lock is held.
+type keyKind uint8
 
 const (
-	gripNone    grip = iota
-	gripToken        // one exclusive lease
-	gripReaders      // shared ones
-	gripForeign      // a plain locker's
+	keyFree      keyKind = iota
+	keyExclusive         // by one exclusive lease
+	keyShared            // by shared leases
+	keyForeign           // by a plain locker
 )
 
 type redisKey struct {
 	name    string
-	grip    grip
-	token   token // gripToken; of a foreign locker, whatever it is
+	kind    keyKind
+	token   token // the holder of keyExclusive or keyForeign
 	exp     int64
-	readers []reader // by ends; only means something while grip is gripReaders
+	readers []reader // by ends; meaningful only while kind is keyShared
 	readExp int64
 	queue   []place // in their order
 	queExp  int64
@@ -133,8 +132,8 @@ func (s *script) at(name string) *redisKey {
 		k = &redisKey{name: name}
 		s.m.keys[name] = k
 	}
-	if k.grip != gripNone && s.now > k.exp {
-		k.grip, k.token = gripNone, token{}
+	if k.kind != keyFree && s.now > k.exp {
+		k.kind, k.token = keyFree, token{}
 	}
 	if s.now > k.readExp {
 		k.readers = k.readers[:0]
@@ -148,20 +147,20 @@ func (s *script) at(name string) *redisKey {
 	return k
 }
 
-func (s *script) set(k *redisKey, g grip, t token, ttl int64) {
-	if k.grip == g && k.token == t {
+func (s *script) set(k *redisKey, g keyKind, t token, ttl int64) {
+	if k.kind == g && k.token == t {
 		ttl = max(ttl, k.exp-s.now) // a late request must not shorten what a later one was given
 	}
-	k.grip, k.token, k.exp = g, t, s.now+ttl
+	k.kind, k.token, k.exp = g, t, s.now+ttl
 }
 
-func (s *script) del(k *redisKey) { k.grip, k.token = gripNone, token{} }
+func (s *script) del(k *redisKey) { k.kind, k.token = keyFree, token{} }
 
 // millisOf rounds up, as the driver does.
 func millisOf(op *cache.Op) int64 { return max(1, (int64(op.TTL)+ms-1)/ms) }
 
 func (s *script) left(k *redisKey) int64 {
-	if k.grip == gripNone {
+	if k.kind == keyFree {
 		return -1
 	}
 	return max(0, k.exp-s.now) * ms
@@ -170,38 +169,38 @@ func (s *script) left(k *redisKey) int64 {
 func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
 	queued := s.queued(k)
-	if !queued && k.grip == gripNone {
-		s.set(k, gripToken, t, millisOf(op))
+	if !queued && k.kind == keyFree {
+		s.set(k, keyExclusive, t, millisOf(op))
 		*r = cache.Result{Status: cache.Granted, Base: base}
 		return
 	}
 	switch {
-	case k.grip == gripToken && k.token.inst == s.me && k.token != t:
+	case k.kind == keyExclusive && k.token.inst == s.me && k.token != t:
 		if k.token.n > t.n {
 			*r = cache.Result{Status: cache.Busy, Left: s.left(k)} // we are the late one
 			return
 		}
 		s.del(k) // a pending release of ours; the daemon has a new token
-	case k.grip == gripReaders && s.reads(k, t):
+	case k.kind == keyShared && s.reads(k, t):
 		s.otherMode(k, op, r)
 		return
-	case k.grip == gripReaders:
+	case k.kind == keyShared:
 		if s.older(k, t) {
 			s.shrink(k)
 		}
 	}
 	var first place
 	any := false
-	if queued && (k.grip == gripNone || op.Kind == cache.OpTry) {
+	if queued && (k.kind == keyFree || op.Kind == cache.OpTry) {
 		first, any = s.first(k, &t)
 	}
-	if k.grip == gripToken && k.token == t || k.grip == gripNone &&
+	if k.kind == keyExclusive && k.token == t || k.kind == keyFree &&
 		(!any || first == place{t, cache.Exclusive}) {
-		s.set(k, gripToken, t, millisOf(op))
+		s.set(k, keyExclusive, t, millisOf(op))
 		if queued {
 			s.leave(k, place{t, cache.Exclusive})
 		}
-		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.wanted(k)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.contended(k)}
 		return
 	}
 	s.later(k, op, r, place{t, cache.Exclusive}, queued, any)
@@ -221,7 +220,7 @@ func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, queu
 		if queued {
 			s.leave(k, p)
 		}
-		if queued && k.grip == gripNone {
+		if queued && k.kind == keyFree {
 			s.wake(k)
 		}
 		*r = cache.Result{Status: cache.Busy, Contended: any, Left: s.left(k)}
@@ -235,16 +234,16 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
 	again := false
 	switch {
-	case k.grip == gripToken && k.token == t:
+	case k.kind == keyExclusive && k.token == t:
 		s.otherMode(k, op, r)
 		return
-	case k.grip == gripToken && k.token.inst == s.me:
+	case k.kind == keyExclusive && k.token.inst == s.me:
 		if k.token.n > t.n {
 			*r = cache.Result{Status: cache.Busy, Left: s.left(k)}
 			return
 		}
 		s.del(k)
-	case k.grip == gripReaders:
+	case k.kind == keyShared:
 		if again = s.reads(k, t); !again {
 			s.older(k, t)
 		}
@@ -254,9 +253,9 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 		s.bury(k) // no reader waits for a writer among them
 		_, any = s.first(k, &t)
 	}
-	free := k.grip == gripNone || k.grip == gripReaders
+	free := k.kind == keyFree || k.kind == keyShared
 	if again || free && !s.writer(k, any, op.Kind == cache.OpJoin, place{t, cache.Shared}) {
-		had := k.grip == gripReaders
+		had := k.kind == keyShared
 		if !had {
 			k.readers = k.readers[:0]
 		}
@@ -267,7 +266,7 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 		if queued && !had {
 			s.wake(k)
 		}
-		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.wanted(k)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.contended(k)}
 		return
 	}
 	s.later(k, op, r, place{t, cache.Shared}, queued, any)
@@ -276,7 +275,7 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 func (s *script) release(op *cache.Op, r *cache.Result) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
 	r.Status = cache.Done
-	if k.grip == gripToken && k.token == t {
+	if k.kind == keyExclusive && k.token == t {
 		s.del(k)
 		if s.queued(k) {
 			s.wake(k)
@@ -284,7 +283,7 @@ func (s *script) release(op *cache.Op, r *cache.Result) {
 		return
 	}
 	found := false
-	if k.grip == gripReaders && k.reader(t) >= 0 {
+	if k.kind == keyShared && k.reader(t) >= 0 {
 		k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.t == t })
 		s.shrink(k)
 		found = true
@@ -309,15 +308,15 @@ func (s *script) renew(ops []*cache.Op, res []*cache.Result) {
 	for i, op := range ops {
 		k, t, r := s.at(op.Key), token{s.me, op.Token}, res[i]
 		switch {
-		case k.grip == gripToken && k.token == t:
+		case k.kind == keyExclusive && k.token == t:
 			k.exp = max(k.exp, s.now+millisOf(op))
-		case k.grip == gripReaders && k.reader(t) >= 0:
+		case k.kind == keyShared && k.reader(t) >= 0:
 			s.read(k, t, millisOf(op)) // even if its time is up: readers have had it since
 		default:
 			r.Status = cache.NotHeld
 			continue
 		}
-		r.Status, r.Contended = cache.Done, s.wanted(k)
+		r.Status, r.Contended = cache.Done, s.contended(k)
 		if op.Rebase {
 			r.Base = base + uint64(i)
 		}
@@ -327,29 +326,29 @@ func (s *script) renew(ops []*cache.Op, res []*cache.Result) {
 func (s *script) downgrade(op *cache.Op, r *cache.Result) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
 	switch {
-	case k.grip == gripToken && k.token == t:
+	case k.kind == keyExclusive && k.token == t:
 		k.readers = k.readers[:0]
 		ttl := max(millisOf(op), k.exp-s.now) // see set
 		s.del(k)
 		s.read(k, t, ttl)
 		s.wake(k)
-	case k.grip == gripReaders && s.reads(k, t):
+	case k.kind == keyShared && s.reads(k, t):
 		s.read(k, t, millisOf(op))
 	default:
 		r.Status = cache.NotHeld
 		return
 	}
-	r.Status, r.Contended = cache.Done, s.wanted(k)
+	r.Status, r.Contended = cache.Done, s.contended(k)
 }
 
 func (s *script) peek(op *cache.Op, r *cache.Result) {
 	k := s.at(op.Key)
-	if k.grip == gripNone {
+	if k.kind == keyFree {
 		r.Status, r.Left = cache.Done, -1
 		return
 	}
 	*r = cache.Result{Status: cache.Busy, Left: s.left(k)}
-	if k.grip == gripReaders {
+	if k.kind == keyShared {
 		r.Mode = cache.Shared
 	}
 }

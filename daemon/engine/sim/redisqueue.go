@@ -22,10 +22,10 @@ func (k *redisKey) reader(t token) int {
 
 // read gives t a shared lease, or a longer one.
 func (s *script) read(k *redisKey, t token, ttl int64) {
-	if k.grip == gripReaders {
+	if k.kind == keyShared {
 		k.exp = max(k.exp, s.now+ttl)
 	} else {
-		s.set(k, gripReaders, token{}, ttl)
+		s.set(k, keyShared, token{}, ttl)
 	}
 	ends := s.now + ttl
 	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool {
@@ -78,10 +78,10 @@ func (k *redisKey) drop(p place) bool {
 	return at >= 0
 }
 
-// queued says that there is a queue for k, whoever is in it.
+// queued reports whether there is a queue for k, even if all its waiters are dead.
 func (s *script) queued(k *redisKey) bool { return len(k.queue) > 0 && s.marked }
 
-// bury drops the dead from the queue.
+// bury drops dead waiters from the queue.
 func (s *script) bury(k *redisKey) {
 	for _, x := range slices.Clone(k.waiters) {
 		if x.ends <= s.now {
@@ -108,11 +108,11 @@ func (s *script) first(k *redisKey, t *token) (p place, any bool) {
 // before the first writer.
 func (s *script) wake(k *redisKey) {
 	first, any := s.first(k, nil)
-	if !any || k.grip != gripNone && k.grip != gripReaders {
+	if !any || k.kind != keyFree && k.kind != keyShared {
 		return
 	}
 	if first.mode == cache.Exclusive {
-		if k.grip == gripNone {
+		if k.kind == keyFree {
 			s.m.hint(first.t.inst, cache.HintAvailable, k.name)
 		}
 		return
@@ -126,8 +126,8 @@ func (s *script) wake(k *redisKey) {
 	}
 }
 
-// wanted says that somebody queues for k.
-func (s *script) wanted(k *redisKey) bool {
+// contended says that somebody queues for k.
+func (s *script) contended(k *redisKey) bool {
 	return slices.ContainsFunc(k.waiters, func(x reader) bool { return x.ends > s.now })
 }
 
@@ -156,7 +156,7 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 		k.waitExp = ends + s.m.lease
 	}
 	s.m.mark(ends)
-	if k.grip == gripNone {
+	if k.kind == keyFree {
 		s.wake(k) // the one before us may have missed its hint
 		return
 	}
@@ -169,14 +169,14 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 	if brief {
 		what = cache.HintTried
 	}
-	switch k.grip {
-	case gripReaders:
+	switch k.kind {
+	case keyShared:
 		for _, x := range k.readers {
 			if x.ends > s.now {
 				s.m.hint(x.t.inst, what, k.name)
 			}
 		}
-	case gripToken:
+	case keyExclusive:
 		s.m.hint(k.token.inst, what, k.name)
 	}
 }
@@ -205,16 +205,16 @@ func (s *script) writer(k *redisKey, any, joins bool, p place) bool {
 func (m *redisModel) foreignTake(name string, n uint64, ttl int64) bool {
 	s := &script{m: m, now: m.clock() / 1000}
 	k := s.at(name)
-	if k.grip != gripNone {
+	if k.kind != keyFree {
 		return false
 	}
-	s.set(k, gripForeign, token{n: n}, ttl)
+	s.set(k, keyForeign, token{n: n}, ttl)
 	return true
 }
 
 func (m *redisModel) foreignGive(name string, n uint64) {
 	s := &script{m: m, now: m.clock() / 1000}
-	if k := s.at(name); k.grip == gripForeign && k.token.n == n {
+	if k := s.at(name); k.kind == keyForeign && k.token.n == n {
 		s.del(k)
 	}
 }
@@ -222,7 +222,7 @@ func (m *redisModel) foreignGive(name string, n uint64) {
 // ends are all times, in ms, at which something that stands ends by itself.
 func (m *redisModel) ends() (all []int64) {
 	for _, k := range m.keys {
-		if k.grip != gripNone {
+		if k.kind != keyFree {
 			all = append(all, k.exp)
 		}
 		for _, x := range slices.Concat(k.readers, k.waiters) {
@@ -267,12 +267,12 @@ func (m *redisModel) turns() []int64 {
 	return all
 }
 
-// leftovers is how many keys still stand.
-func (m *redisModel) leftovers() (n int) {
+// residue returns the number of keys that are held or have a queue.
+func (m *redisModel) residue() (n int) {
 	s := &script{m: m, now: m.clock() / 1000}
 	for name := range m.keys {
 		k := s.at(name)
-		if k.grip != gripNone || len(k.queue) > 0 || len(k.waiters) > 0 {
+		if k.kind != keyFree || len(k.queue) > 0 || len(k.waiters) > 0 {
 			n++
 		}
 	}

@@ -98,15 +98,15 @@ func (h *host) sayConf() {
 	if h.w.trace == nil {
 		return
 	}
-	for _, sp := range h.conf.spaces {
+	for _, sp := range h.conf.namespaces {
 		h.w.say(nil, "host %d: prefix %q at %s, users %v, local %v, heartbeat %v, max hold %v", h.id,
 			sp.Prefix, sp.at.name, sp.Users, sp.Local, sp.Heartbeat, sp.MaxHold)
 	}
 }
 
-// linked is the host's use of a store that a reload goes on with; nil when it has to open it anew.
-// One that is leaving is mostly taken back; else the store is used twice for a while. A store on
-// the host's own disk cannot be.
+// linked returns the host's link to a store that a reload keeps; nil if the host has to open the
+// store anew. A link that is leaving is taken back in most cases. Otherwise the store has two links
+// for a while, which is not possible for a store on the host's own disk.
 func (h *host) linked(s *simStore) *link {
 	for _, l := range h.links {
 		if l.of == s && (!l.leaving || s.kind == likeEmbedded || h.w.chance(500)) {
@@ -120,7 +120,7 @@ func (h *host) linked(s *simStore) *link {
 // namespace twice.
 func (h *host) route(c *conf, use []*link, bad bool) error {
 	var list []engine.Namespace
-	for _, sp := range c.spaces {
+	for _, sp := range c.namespaces {
 		n := sp.Namespace
 		i := slices.IndexFunc(use, func(l *link) bool { return l.of == sp.at })
 		n.Store = use[i].name
@@ -147,7 +147,7 @@ func (h *host) leave(l *link) {
 	poll = func() {
 		switch {
 		case !l.leaving:
-		case h.passing || !h.eng.DropStore(l.unit):
+		case h.passing || !h.eng.DropStore(l.storeLane):
 			l.after(dropEvery, poll)
 		default:
 			h.dropped(l)
@@ -163,7 +163,7 @@ func (h *host) unused(l *link) {
 			if o.k.h != h || o.k.gen != h.gen || o.told || !o.believed() {
 				continue
 			}
-			if o.via == l || o.degraded && o.at == l.s && h.linkTo(l.s) == nil {
+			if o.link == l || o.degraded && o.at == l.s && h.linkTo(l.s) == nil {
 				h.w.fail("dropped in use", k.name, "host %d has dropped store %s, where client %d holds with fence %d·%d, degraded %v",
 					h.id, l.name, o.c.id, o.fence>>10, o.fence&1023, o.degraded)
 			}

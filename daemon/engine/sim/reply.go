@@ -147,7 +147,7 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 		fresh, h = true, nil // they all have the same id
 	}
 	if fresh {
-		at, via := c.h.where(k, g.Fence)
+		at, link := c.h.where(k, g.Fence)
 		if alone && q.at != nil {
 			at = q.at // the configuration may be another by now
 		}
@@ -156,11 +156,11 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 			return
 		}
 		w.counts.Tallies[freshGrants]++
-		if via == nil && !alone && len(c.h.bases) > 0 {
+		if link == nil && !alone && len(c.h.bases) > 0 {
 			w.fail("fence", k.name, "client %d is granted fence %d·%d, and no store has given that base",
 				c.id, g.Fence>>10, g.Fence&1023)
 		}
-		h = &hold{c: c, k: c.k, key: k, at: at, via: via, owner: q.owner, fence: g.Fence, mode: q.mode,
+		h = &hold{c: c, k: c.k, key: k, at: at, link: link, owner: q.owner, fence: g.Fence, mode: q.mode,
 			ttl: q.ttl, degraded: alone}
 		// Somebody else's, who has given up since, may have been first. If this one
 		// is exclusive, so was that.

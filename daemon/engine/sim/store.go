@@ -33,9 +33,8 @@ type simStore struct {
 	saved onDisk // of an embedded one
 }
 
-// loss is an event that ends leases before their time. Whoever held one then, and
-// has not heard, may hold until the time given together with somebody new: a
-// best-effort store cannot promise more.
+// loss is an event that ends leases before their time. Until the time given, an earlier holder that
+// has not been told may hold together with a new one. A best-effort store cannot promise more.
 type loss struct {
 	host  *host  // whose leases; nil for everybody's
 	base  uint64 // they had bases up to this
@@ -143,9 +142,9 @@ func (s *simStore) lost(h *host) {
 	s.w.say(nil, "store %s: leases up to base %d have ended early", s.name, s.highest)
 }
 
-// waives says that two holders of a key, or their fences' order, are what the
-// store's safety class allows: the first one's lease had ended early, and the
-// second's is newer.
+// waives reports whether the store's safety class allows two holders of a key, or the order of
+// their fences. It does so if the lease of the old hold ended early and the young hold has a newer
+// lease.
 func waives(old, young *hold) bool {
 	share := old.at.shares(young.at)
 	for _, s := range old.at.leaves { // each that both are at would have kept them apart
@@ -169,7 +168,7 @@ func (s *simStore) waives(old, young *hold, share bool) bool {
 	return false
 }
 
-// shares says that a lease at s excludes one at o, whoever has them.
+// shares reports whether a lease at s excludes every lease at o.
 func (s *simStore) shares(o *simStore) bool {
 	return slices.ContainsFunc(s.leaves, func(x *simStore) bool {
 		return slices.Contains(o.leaves, x)

@@ -11,12 +11,11 @@ import (
 type affinity struct {
 	name  string
 	away  int // permille of uses by any host but that one
-	stays int // so many uses, or about so many, a key stays at home before it moves; 0 for ever
-	lent  int // so many, or about so many, another host then has it, before it goes home; 0 for ever
+	stays int // about how many uses in a row a key has on its own host; 0 for no end
+	lent  int // about how many uses another host then has before the key returns; 0 for no end
 }
 
-// strolling is a load: every client takes a key, gives it back, thinks, and takes one
-// anew.
+// strolling is a load: every client acquires a key, releases it, thinks, and begins again.
 type strolling struct {
 	affinity
 	hold, think int64

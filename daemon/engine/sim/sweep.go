@@ -2,10 +2,10 @@ package sim
 
 import "slices"
 
-// Sweeps: a store whose leases live by the daemon's session is asked for the entries under it from
-// time to time, and what the daemon does not know is removed, as upstream/etcd does. Here no
-// request comes so late that it leaves anything behind: what a sweep finds the daemon must know, or
-// no client may rely on it.
+// Sweeps. From time to time, a store whose leases depend on the daemon's store session is asked for
+// the entries of that session. Entries that the daemon does not know are removed, as upstream/etcd
+// does. In the simulator no request comes late enough to leave such an entry. So either the daemon
+// knows each entry that a sweep finds, or no client may rely on it.
 
 // sweepEvery is the mean time between two sweeps of a store.
 const sweepEvery = 10 * sec
@@ -45,7 +45,7 @@ func (l *link) sweep() {
 func (l *link) unknown(all []found) {
 	w := l.h.w
 	for _, x := range all {
-		if l.h.eng.Known(l.unit, x.key, x.t.n) {
+		if l.h.eng.Known(l.storeLane, x.key, x.t.n) {
 			w.counts.Tallies[swept]++
 			continue
 		}

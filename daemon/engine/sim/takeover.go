@@ -8,10 +8,10 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing
-// is read from clients, what is on its way to the store comes to its end, and then the next one
-// goes on from a snapshot. It may do so without the stores that are leaving, as after a restart
-// with an edited configuration.
+// takeOver replaces the daemon with another process, as the daemon's own takeover does. The daemon
+// stops to read from clients and waits for the requests in flight. Then the successor continues
+// from a snapshot. It may do so without the stores that are leaving, as after a restart with an
+// edited configuration.
 func (h *host) takeOver(tries int, without bool) {
 	h.passing = true
 	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
@@ -48,10 +48,10 @@ func (h *host) takeOver(tries int, without bool) {
 // busy says that a store has yet to answer.
 func (h *host) busy() bool {
 	for _, l := range h.links {
-		waiting, flying := l.unit.Main().Depth()
-		_, renewing := l.unit.Renewals().Depth()
+		waiting, flying := l.storeLane.Main().Depth()
+		_, renewing := l.storeLane.Renewals().Depth()
 		// upstream.Pump cuts these batches, which then are unknown as by a timeout
-		_, ending := l.unit.Ends().Depth()
+		_, ending := l.storeLane.Ends().Depth()
 		if waiting+flying+renewing+ending > 0 {
 			return true
 		}
@@ -100,9 +100,9 @@ func (h *host) successorConf() *conf {
 func (h *host) passOn(c *conf) {
 	w := h.w
 	same := c == h.conf
-	image, sessions, err := h.eng.Snapshot()
+	snapshot, sessions, err := h.eng.Snapshot()
 	if err != nil {
-		w.fail("takeover", "", "image: %v", err)
+		w.fail("takeover", "", "snapshot: %v", err)
 		return
 	}
 	old := make(map[*engine.Session]*conn)
@@ -119,7 +119,7 @@ func (h *host) passOn(c *conf) {
 		w.fail("takeover", "", "%v", err)
 		return
 	}
-	next, err := h.eng.Take(image, gone)
+	next, err := h.eng.Take(snapshot, gone)
 	if err != nil || len(next) != len(sessions) {
 		w.fail("takeover", "", "%d sessions of %d: %v", len(next), len(sessions), err)
 		return
@@ -135,8 +135,8 @@ func (h *host) passOn(c *conf) {
 	}
 	// else stores may have other numbers
 	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Spaces == 0 &&
-		string(again) != string(image) {
-		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
+		string(again) != string(snapshot) {
+		w.fail("takeover", "", "the snapshot of what was taken over is another (%v)", err)
 	}
 	if left := h.eng.Residue(); left.Unaccounted != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
@@ -153,7 +153,7 @@ func (h *host) passOn(c *conf) {
 	}
 }
 
-// begin goes on with what was taken over, as daemon.begin does.
+// begin continues from the state that was taken over, as daemon.begin does.
 func (h *host) begin(gone map[string]*engine.StoreLane) bool {
 	if !h.eng.Abandon(slices.Collect(maps.Values(gone))) {
 		h.w.fail("takeover", "", "host %d uses a store that it does not have", h.id)
@@ -166,7 +166,7 @@ func (h *host) begin(gone map[string]*engine.StoreLane) bool {
 	}
 	for _, l := range h.links {
 		if l.hasSession() && !h.w.p.Calm && h.w.chance(300) {
-			l.bereave()
+			l.loseSession()
 		}
 	}
 	for _, l := range h.links {
@@ -221,8 +221,8 @@ func (h *host) relink() (gone map[string]*engine.StoreLane, err error) {
 	return gone, h.route(h.conf, stay, false)
 }
 
-// bereave makes the next process continue without the session at the store.
-func (l *link) bereave() {
+// loseSession makes the next process continue without the store session.
+func (l *link) loseSession() {
 	if l.pair != nil { // neither store is taken over
 		l.pair.close()
 		if err := l.openPair(); err != nil {
@@ -232,7 +232,7 @@ func (l *link) bereave() {
 	}
 	l.closeSession()
 	l.session = storeSession{tries: l.session.tries + 1}
-	l.h.eng.NotTakenOver(l.unit)
+	l.h.eng.NotTakenOver(l.storeLane)
 	l.begin()
 }
 

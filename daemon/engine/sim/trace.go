@@ -22,7 +22,7 @@ const (
 	kindFault
 )
 
-// trace keeps the last lines of text, for who has to understand a failure.
+// trace keeps the last lines of text, which explain a failure.
 type trace struct {
 	keep  int
 	lines []line

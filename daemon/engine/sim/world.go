@@ -182,8 +182,7 @@ func (w *World) note(what kind, k *key, a, b uint64) {
 	w.hash = h
 }
 
-// say keeps a line of text for who reads the trace of a failure. It changes
-// nothing else.
+// say adds a line of text to the trace, which is printed after a failure. It changes nothing else.
 func (w *World) say(k *key, format string, a ...any) {
 	if w.trace == nil {
 		return

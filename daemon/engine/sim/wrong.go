@@ -10,8 +10,8 @@ import (
 // maxFrame is the largest payload that a daemon takes.
 const maxFrame = 4096
 
-// wrong sends a request that is a good frame and cannot be done. It is answered,
-// and the session goes on.
+// wrong sends a request that is a good frame and cannot be carried out. It is answered, and the
+// session continues.
 func (c *client) wrong() {
 	w := c.w
 	q := &request{op: protocol.OpPing, wrong: protocol.Invalid}

@@ -183,7 +183,7 @@ func (b *tab) keys(between string) string {
 	return strings.Join(eval[[]string](b, `[...document.querySelectorAll("#holds-rows th bdi")].map(e => e.textContent)`), between)
 }
 
-// shoot keeps a picture where SCREENSHOTS says, for who wants to look.
+// shoot saves a picture of the page in the directory that SCREENSHOTS names, if it is set.
 func (b *tab) shoot(name string) {
 	b.t.Helper()
 	dir := os.Getenv("SCREENSHOTS")
