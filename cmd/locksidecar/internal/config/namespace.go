@@ -55,8 +55,7 @@ type assignment struct {
 var policyFields = []Field[Policy]{
 	{Path: "ttl", Flag: "ttl", Help: "lease duration, unless the client requests another; the " +
 		"daemon renews leases while they are held",
-		More: "If this host dies, its locks become free after this time. Each store has a " +
-			"minimum; a configuration with a shorter ttl is refused.",
+		More: "If this host dies, its locks become free after this time. Each store has a minimum.",
 		Example: "10s", value: func(p *Policy) value {
 			return duration(&p.TTL, shortestTTL, longestTTL)
 		}},
@@ -71,10 +70,9 @@ var policyFields = []Field[Policy]{
 		Example: "5m", value: func(p *Policy) value { return durationOrNone(&p.MaxHold, shortestHold) }},
 	{Path: "heartbeat", Help: "a client that sends nothing for this long loses its holds; 0 for " +
 		"no heartbeat",
-		More: "The reason is `silent`. This applies even while the connection is open, because " +
-			"the process may be stopped. Clients that answer every keepalive, such as ours for " +
-			"Go, Python and Java, lose no holds when a reload adds a heartbeat. Time in which " +
-			"the daemon reads nothing because of `limits.max_user_rate` does not count.",
+		More: "The reason is `silent`. This applies even while the connection is open. Clients that " +
+			"answer every keepalive, such as ours, lose no holds when a reload adds a heartbeat. " +
+			"Time in which `limits.max_user_rate` delays requests does not count.",
 		Example: "15s", value: func(p *Policy) value {
 			return durationOrNone(&p.Heartbeat, shortestHeartbeat)
 		}},

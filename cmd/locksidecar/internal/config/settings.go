@@ -165,8 +165,7 @@ var settings = slices.Concat([]Setting{
 			More: "Excess requests are delayed, not refused, but each connection may always send " +
 				"one request per second. Each key of an acquire-many counts as a request, and a " +
 				"new connection counts as 20. Bursts of up to a tenth of a second's worth are " +
-				"not delayed. An answer to a keepalive counts like any request, but the delay " +
-				"does not count as silence: no lock is lost by it (see `heartbeat`).",
+				"not delayed. No lock is lost by the delay.",
 			Example: "20000", value: func(c *Config) value { return number(&c.Limits.UserRate, 0, 1<<30) }},
 		{Path: "limits.max_frame", Flag: "max-frame", Help: "maximum size of one message, in " +
 			"`bytes`",
