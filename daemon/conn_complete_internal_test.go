@@ -14,7 +14,7 @@ func TestEveryFieldOfAConnectionIsAccountedFor(t *testing.T) {
 		"writing": "follows from unsent",
 		"d":       "new", "handling": "new", "mu": "new", "reader": "new", "reaper": "new",
 		"writer": "new", "kill": "new",
-		"gone": "new", "once": "new", "hello": "starts again", "again": "starts again",
+		"gone": "new", "goneOnce": "new", "hello": "starts again", "again": "starts again",
 		"turn": "starts again",
 	}
 	conn := reflect.TypeFor[conn]()
