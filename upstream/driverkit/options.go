@@ -49,21 +49,23 @@ func (o *Options) Complete() (err error) {
 	return err
 }
 
-// Mover moves a Store to another process by its instance id and its fence clock. The process
-// continues with the leases if it also knows the numbers of their tokens.
-type Mover struct {
-	Instance string
-	Fences   *upstream.FenceClock
+// Mover returns the Mover of a Store that needs nothing but its instance id and its fence clock. The
+// other process continues with the leases if it also knows the numbers of their tokens.
+func (o *Options) Mover() upstream.Mover { return mover{o.Instance, o.Fences} }
+
+type mover struct {
+	instance string
+	fences   *upstream.FenceClock
 }
 
 // Identity returns the instance id.
-func (m Mover) Identity() string { return m.Instance }
+func (m mover) Identity() string { return m.instance }
 
 // Leave returns the state of the fence clock.
-func (m Mover) Leave() ([]byte, error) { return m.Fences.Leave(), nil }
+func (m mover) Leave() ([]byte, error) { return m.fences.Leave(), nil }
 
 // Stay has nothing to do.
-func (m Mover) Stay() {}
+func (m mover) Stay() {}
 
 // Arrive adopts the state of the fence clock.
-func (m Mover) Arrive(b []byte) (begin func(), err error) { return func() {}, m.Fences.Arrive(b) }
+func (m mover) Arrive(b []byte) (begin func(), err error) { return func() {}, m.fences.Arrive(b) }

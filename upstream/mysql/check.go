@@ -93,7 +93,8 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 // checkServer reads the variables of a server, and reports whether it can be used.
 func (s *Store) checkServer(q quick) (*server, error) {
 	rows, err := q.rows("SHOW GLOBAL VARIABLES WHERE Variable_name IN " +
-		"('version','read_only','innodb_read_only','super_read_only','max_allowed_packet','log_bin','binlog_format','sync_binlog','innodb_flush_log_at_trx_commit')")
+		"('version','read_only','innodb_read_only','super_read_only','max_allowed_packet'," +
+		"'log_bin','binlog_format','sync_binlog','innodb_flush_log_at_trx_commit')")
 	if err != nil {
 		return nil, fmt.Errorf("%w: read its variables: %w", ErrServer, err)
 	}

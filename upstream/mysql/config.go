@@ -37,7 +37,7 @@ type Config struct {
 	Prefix   string // of the locks' names in the table
 
 	Timeout     time.Duration // of one batch, and of connecting
-	WaiterLease time.Duration // the time after which a host that does not repeat its request leaves the queue
+	WaiterLease time.Duration // after which a host without a new join leaves the queue
 	Poll        time.Duration // the interval of reads of locks for which the store waits
 
 	plain bool // no write returns the rows that it leaves; for tests

@@ -60,7 +60,8 @@ func (s *Store) listPermits(
 func (s *Store) permitsPage(prefix, from string) string {
 	table := s.permitsText().table
 	var t text
-	t.add("SET @now=" + clock + ";SELECT q.name,q.token,q.place,q.ends-@now,q.fence,@now-q.fence,(SELECT s.waits FROM " + table +
+	t.add("SET @now=" + clock + ";SELECT q.name,q.token,q.place,q.ends-@now,q.fence,@now-q.fence," +
+		"(SELECT s.waits FROM " + table +
 		" s WHERE s.name=q.name AND s.token='~') FROM " + table + " q FORCE INDEX (PRIMARY) WHERE ")
 	if len(from) > tokenLen {
 		name, token := from[:len(from)-tokenLen], from[len(from)-tokenLen:]

@@ -86,7 +86,8 @@ func (x *permitExchange) run(ctx context.Context, conn *sql.Conn) error {
 	}
 	defer rows.Close()
 	if len(x.before) > 0 {
-		if err := readPermits(rows, x.before, func(it *permit, _ permitRow) { it.had = true }); err != nil {
+		err := readPermits(rows, x.before, func(it *permit, _ permitRow) { it.had = true })
+		if err != nil {
 			return err
 		}
 		if err := nextRows(rows); err != nil {
@@ -109,7 +110,8 @@ func (x *permitExchange) run(ctx context.Context, conn *sql.Conn) error {
 		return err
 	}
 	if len(x.after) > 0 {
-		if err := readPermits(rows, x.after, func(it *permit, r permitRow) { it.found, it.row = true, r }); err != nil {
+		err := readPermits(rows, x.after, func(it *permit, r permitRow) { it.found, it.row = true, r })
+		if err != nil {
 			return err
 		}
 		if err := nextRows(rows); err != nil {

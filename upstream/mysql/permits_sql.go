@@ -64,7 +64,9 @@ func newPermitsText(table, instance string, compound bool) *permitsText {
 	p.join = strings.NewReplacer("{values}", joinValues, "{when}",
 		joinWhen).Replace(writePermit + values + joinChange)
 	if compound {
-		p.begin, p.end = "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN ROLLBACK;RESIGNAL;END;"+p.begin, "END;"
+		p.begin = "BEGIN NOT ATOMIC DECLARE EXIT HANDLER FOR SQLEXCEPTION " +
+			"BEGIN ROLLBACK;RESIGNAL;END;" + p.begin
+		p.end = "END;"
 		clear = "IF @expired THEN " + clear + "END IF;"
 		p.decide = "IF @place>0 THEN " + strings.ReplaceAll("SET @granted="+rule, "{before}",
 			placesBefore) + ";" +
@@ -93,7 +95,9 @@ const (
 
 	// clearSem deletes the ended rows and counts again, once any row may have ended.
 	clearSem = "SELECT " +
-		"IF(@expired,COUNT(IF(place=0,1,NULL)),@held),IF(@expired,COUNT(IF(place>0,1,NULL)),@waits),IF(@expired,IFNULL(MIN(ends),{never}),@ends) " +
+		"IF(@expired,COUNT(IF(place=0,1,NULL)),@held)," +
+		"IF(@expired,COUNT(IF(place>0,1,NULL)),@waits)," +
+		"IF(@expired,IFNULL(MIN(ends),{never}),@ends) " +
 		"INTO @held,@waits,@ends FROM {table} FORCE INDEX (PRIMARY) WHERE name=@name AND " +
 		"token<IF(@expired,x'7e',x'') AND ends>@now;DELETE q FROM {table} q FORCE INDEX " +
 		"(PRIMARY) WHERE name=@name AND token<IF(@expired,x'7e',x'') AND ends<=@now;"
@@ -113,9 +117,11 @@ const (
 
 	joinWhen = "@granted>0 OR @granted=0 AND (@place IS NULL OR " +
 		"@place_ends-@now<=@waiter_lease*2/3)" // a place that lasts long enough does not change
-	joinValues = "@name,@token,IF(@granted>0,0,@turn+1),@now+IF(@granted>0,@ttl,@waiter_lease),IF(@granted>0,@base,0),@limit,0,0,0"
+	joinValues = "@name,@token,IF(@granted>0,0,@turn+1)," +
+		"@now+IF(@granted>0,@ttl,@waiter_lease),IF(@granted>0,@base,0),@limit,0,0,0"
 	joinChange = " ON DUPLICATE KEY UPDATE " +
-		"place=IF(VALUES(place)=0,0,place),ends=GREATEST(ends,VALUES(ends)),fence=VALUES(fence),most=VALUES(most);"
+		"place=IF(VALUES(place)=0,0,place),ends=GREATEST(ends,VALUES(ends))," +
+		"fence=VALUES(fence),most=VALUES(most);"
 )
 
 // settlement has the statement after a release, a try or a join: set if more ops of the same
@@ -129,7 +135,9 @@ func (p *permitsText) settlements() {
 	p.given = p.settle(held, "@waits-IF(@granted>=0 AND @place>0,1,0)", "@turn",
 		"IF(@granted>0 AND @place IS NULL,LEAST(@ends,@now+@ttl),@ends)",
 		"IF(@granted>0,@base,@fence)", "@base+1")
-	p.joined = p.settle(held, "@waits+IF(@granted=0 AND @place IS NULL,1,0)-IF(@granted>0 AND @place>0,1,0)", "@turn+IF(@granted=0 AND @place IS NULL,1,0)",
+	p.joined = p.settle(held,
+		"@waits+IF(@granted=0 AND @place IS NULL,1,0)-IF(@granted>0 AND @place>0,1,0)",
+		"@turn+IF(@granted=0 AND @place IS NULL,1,0)",
 		"IF(@granted>=0 AND @place IS NULL,LEAST(@ends,@now+IF(@granted>0,@ttl,@waiter_lease)),@ends)",
 		"IF(@granted>0,@base,@fence)", "@base+1")
 }
@@ -300,7 +308,8 @@ func (t *text) sems(sql *permitsText, items, peeks []*permit, contended string) 
 // none is available to it. It checks the last queue entry of other hosts.
 func contendedSem(table, instance string) string {
 	return "IF(s.waits>0,IFNULL((SELECT s.held>=q.most OR s.held+" +
-		"(SELECT COUNT(*) FROM " + table + " b FORCE INDEX (queue) WHERE b.name=q.name AND b.place>0 AND b.place<q.place AND b.ends>@now)>=q.most" +
+		"(SELECT COUNT(*) FROM " + table + " b FORCE INDEX (queue) WHERE b.name=q.name " +
+		"AND b.place>0 AND b.place<q.place AND b.ends>@now)>=q.most" +
 		" FROM " + table + " q FORCE INDEX (queue) WHERE q.name=s.name AND q.place>0 AND q.ends>@now" +
 		" AND (q.token<_binary'" + instance + ".' OR q.token>_binary'" + instance +
 		"/') ORDER BY q.place DESC LIMIT 1),0),0)"

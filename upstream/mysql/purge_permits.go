@@ -74,7 +74,7 @@ func (s *Store) endedSems(
 	}
 	if v.Read < driverkit.PurgeSlice {
 		v.Next = ""
-	} else if n := len(ended); n == 0 || ended[n-1] != last { // its other rows, and its own row, have not been read
+	} else if n := len(ended); n == 0 || ended[n-1] != last { // not all its rows were read
 		ended = append(ended, last)
 	}
 	return ended, unused, v, rows.Err()

@@ -118,7 +118,7 @@ func (s *Store) Info() upstream.Info {
 // not pass on the keys that this store polls, because each renewal and each request names them
 // again.
 func (s *Store) Capabilities() upstream.Capabilities {
-	return upstream.Capabilities{Lister: s, Registrar: s, Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections}
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s.cfg.Mover(), Connections: s.Connections}
 }
 
 // Hints returns the stream of hints that result from polls.

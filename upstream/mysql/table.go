@@ -108,21 +108,24 @@ func (s *Store) inspect(q quick, t *table) (wrong string, there bool, err error)
 	case strings.Contains(is[2], "partitioned"):
 		return "it is partitioned", true, nil
 	}
-	cols, err := q.rows("SELECT column_name,data_type,character_maximum_length,is_nullable,column_type FROM information_schema.columns" + of)
+	cols, err := q.rows("SELECT column_name,data_type,character_maximum_length,is_nullable," +
+		"column_type FROM information_schema.columns" + of)
 	if err != nil {
 		return "", true, err
 	}
 	if wrong := wrongColumns(cols, t.columns); wrong != "" {
 		return wrong, true, nil
 	}
-	keys, err := q.rows("SELECT index_name,column_name,non_unique,sub_part FROM information_schema.statistics" + of + " ORDER BY non_unique,index_name,seq_in_index")
+	keys, err := q.rows("SELECT index_name,column_name,non_unique,sub_part " +
+		"FROM information_schema.statistics" + of + " ORDER BY non_unique,index_name,seq_in_index")
 	if err != nil {
 		return "", true, err
 	}
 	if wrong := wrongKeys(keys, t.keys); wrong != "" {
 		return wrong, true, nil
 	}
-	triggers, err := q.rows("SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema=DATABASE() AND event_object_table='" + t.name + "'")
+	triggers, err := q.rows("SELECT trigger_name FROM information_schema.triggers " +
+		"WHERE event_object_schema=DATABASE() AND event_object_table='" + t.name + "'")
 	if len(triggers) > 0 {
 		wrong = "it has the trigger " + triggers[0][0]
 	}

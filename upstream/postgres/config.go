@@ -35,7 +35,7 @@ type Config struct {
 	Prefix   string // of the locks' names in the table
 
 	Timeout     time.Duration // of one batch, and of connecting
-	WaiterLease time.Duration // the time after which a host that does not repeat its join leaves the queue
+	WaiterLease time.Duration // after which a host without a new join leaves the queue
 }
 
 // validName limits the length, because the server would cut a longer name with a suffix.

@@ -49,36 +49,38 @@
 //
 // # Faults
 //
-//	server restarted,     ops in flight are Unknown, others Refused until it is back. Leases outlive it. If
-//	crashed               fsync or full_page_writes is off, a crash of its machine may lose the last ones:
-//	                      the log says so, and Info calls the store best-effort. A session sets
-//	                      synchronous_commit to on unless it is on or remote_apply.
-//	stopped, cut off      ops are Unknown after Timeout; without a connection they are Refused. The server
-//	                      cancels a statement that takes longer than Timeout.
-//	standby, read-only    Open fails; later it is an outage, ErrDown. Each connection and each batch checks
-//	                      pg_is_in_recovery() and transaction_read_only. The connection is closed: the next
-//	                      may lead to the primary.
-//	failover              to a standby without the last commits: leases may be lost, and a lock can get a
-//	                      second holder. With synchronous_standby_names set, no confirmed lease is lost.
-//	                      Where standbys are connected and it is empty, the log says so, and Info calls the
-//	                      store best-effort. A daemon that has seen the old primary gives larger fences even
-//	                      if the new primary's clock is behind. One that has not can give smaller fences for
-//	                      as long as the clocks differ.
+//	server restarted,     ops in flight are Unknown, others Refused until it is back. Leases outlive
+//	crashed               it. If fsync or full_page_writes is off, a crash of its machine may lose
+//	                      the last ones: the log says so, and Info calls the store best-effort. A
+//	                      session sets synchronous_commit to on unless it is on or remote_apply.
+//	stopped, cut off      ops are Unknown after Timeout; without a connection they are Refused. The
+//	                      server cancels a statement that takes longer than Timeout.
+//	standby, read-only    Open fails; later it is an outage, ErrDown. Each connection and each batch
+//	                      checks pg_is_in_recovery() and transaction_read_only. The connection is
+//	                      closed: the next may lead to the primary.
+//	failover              to a standby without the last commits: leases may be lost, and a lock can
+//	                      get a second holder. With synchronous_standby_names set, no confirmed lease
+//	                      is lost. Where standbys are connected and it is empty, the log says so, and
+//	                      Info calls the store best-effort. A daemon that has seen the old primary
+//	                      gives larger fences even if the new primary's clock is behind. One that has
+//	                      not can give smaller fences for as long as the clocks differ.
 //	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
-//	clock back by d       leases of hosts that are gone, and their places, last d longer. Fences rise; those
-//	                      of rows purged before only if d is less than 24 hours.
-//	table dropped         leases are gone: ops are Refused until the next connection makes the table, then
-//	                      renewals are NotHeld. Fences continue to rise by the clock.
-//	host cut off          its connections end after 30 s. Rows of a batch that has come only in part, which
-//	                      is rare, are locked until then.
-//	rows locked by others their ops are Refused; the others of their batch wait a second, once in ten.
-//	password changed      open connections continue; new ones fail until password_file has the new one.
+//	clock back by d       leases of hosts that are gone, and their places, last d longer. Fences
+//	                      rise; those of rows purged before only if d is less than 24 hours.
+//	table dropped         leases are gone: ops are Refused until the next connection makes the table,
+//	                      then renewals are NotHeld. Fences continue to rise by the clock.
+//	host cut off          its connections end after 30 s. Rows of a batch that has come only in part,
+//	                      which is rare, are locked until then.
+//	rows locked by        their ops are Refused; the others of their batch wait a second, once in
+//	others                ten.
+//	password changed      open connections continue; new ones fail until password_file has the new
+//	                      one.
 //	notifications full    (a listener elsewhere does not read) locks work and hints are lost.
 //	no right to DELETE    locks work; rows stay forever. The log says so.
 //	more than 500 hosts   that hold a lock or wait for it: Refused.
 //	pgbouncer             works with pool_mode=session. With other modes LISTEN and the settings of a
-//	                      session are lost: a batch without these is Refused. The log says when a connection
-//	                      leads through a pooler.
+//	                      session are lost: a batch without these is Refused. The log says when a
+//	                      connection leads through a pooler.
 //
 // # Waiting
 //

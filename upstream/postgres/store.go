@@ -65,8 +65,8 @@ func OpenLazy(cfg Config) (*Store, error) {
 	if err := cfg.Complete(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{cfg: cfg, names: newNames(&cfg), log: cfg.Log, instance: cfg.Instance, fences: cfg.Fences,
-		asides: make(chan struct{}, 1), hints: driverkit.NewHints(hintBuffer)}
+	s := &Store{cfg: cfg, names: newNames(&cfg), log: cfg.Log, instance: cfg.Instance,
+		fences: cfg.Fences, asides: make(chan struct{}, 1), hints: driverkit.NewHints(hintBuffer)}
 	var err error
 	if s.base, err = s.baseOptions(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -98,7 +98,7 @@ func (s *Store) Info() upstream.Info {
 // Capabilities returns the optional parts of the contract that the store implements. The Mover does
 // not pass on the places in queues, because joins renew them.
 func (s *Store) Capabilities() upstream.Capabilities {
-	return upstream.Capabilities{Lister: s, Registrar: s, Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections}
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s.cfg.Mover(), Connections: s.Connections}
 }
 
 // Hints returns the stream of notifications.

@@ -169,7 +169,7 @@ func (s *Store) Info() upstream.Info {
 func (s *Store) Capabilities() upstream.Capabilities {
 	return upstream.Capabilities{
 		Lister: s, Registrar: s, Asker: s, Answerer: s,
-		Mover: driverkit.Mover{Instance: s.instance, Fences: s.fences}, Connections: s.Connections, RunID: s.RunID,
+		Mover: s.cfg.Mover(), Connections: s.Connections, RunID: s.RunID,
 	}
 }
 

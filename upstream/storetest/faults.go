@@ -51,7 +51,8 @@ var faultTests = []test{
 	{"a lease that was not lost continues after a silence", func(w *world) {
 		hs := w.hosts(2)
 		t, _ := hs[0].take("k", cache.Exclusive)
-		w.whilePaused(func() { w.unanswered(hs[0].applyBriefly(cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})) })
+		renewal := cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long}
+		w.whilePaused(func() { w.unanswered(hs[0].applyBriefly(renewal)) })
 		r := w.settled(hs[0], cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})
 		other := hs[1].applySurely(cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long})
 		if (r.Status == cache.Done) != (other.Status == cache.Busy) {

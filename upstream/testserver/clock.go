@@ -35,7 +35,8 @@ func (p *process) fakeClockEnv(behind string) []string {
 		}
 	}
 	if lib == "" {
-		p.t.Fatal("libfaketimeMT.so.1 is needed for this test and was not found (Debian, Ubuntu: apt-get install faketime)")
+		p.t.Fatal("libfaketimeMT.so.1 is needed for this test and was not found " +
+			"(Debian, Ubuntu: apt-get install faketime)")
 	}
 	if _, err := os.Stat(p.clockFile()); err != nil {
 		p.setClock(0)

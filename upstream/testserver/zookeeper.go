@@ -146,7 +146,8 @@ func (z *ZooKeeper) launchServer() {
 	z.t.Helper()
 	java := find(z.t, "java", "default-jre-headless")
 	if _, err := os.Stat(strings.Split(zookeeperJars, ":")[0]); err != nil {
-		z.t.Fatal("zookeeper is needed for this test and is not there (Debian, Ubuntu: apt-get install zookeeper libslf4j-java)")
+		z.t.Fatal("zookeeper is needed for this test and is missing " +
+			"(Debian, Ubuntu: apt-get install zookeeper libslf4j-java)")
 	}
 	args := slices.Clone(zookeeperArgs)
 	if classes := loadedClasses(z.t, java); classes != "" {

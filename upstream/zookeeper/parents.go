@@ -61,7 +61,8 @@ type idleParent struct {
 }
 
 func newIdleParents(limits idleLimits) *idleParents {
-	return &idleParents{idleLimits: limits, kick: make(chan struct{}, 1), byPath: map[string]*list.Element{}, queue: list.New()}
+	return &idleParents{idleLimits: limits, kick: make(chan struct{}, 1),
+		byPath: map[string]*list.Element{}, queue: list.New()}
 }
 
 // note remembers that the last node of this store below path has gone.

@@ -104,7 +104,8 @@ func (se *session) event(ev zk.Event) {
 		if se.id == 0 {
 			se.id, se.ttl = w.id, w.ttl
 		} else if se.id != w.id || se.ttl != w.ttl {
-			se.over, se.ready = true, false // this cannot happen, because a session keeps its id and password
+			// This cannot happen, because a session keeps its id and password.
+			se.over, se.ready = true, false
 		}
 		for _, g := range se.lockNodes { // watches may have been lost on the way
 			if g.permit == nil {
