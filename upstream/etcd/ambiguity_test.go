@@ -15,14 +15,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// wire is a way to a server that can be made to lose what is sent on it.
+// wire is a proxy to a server that can lose requests or answers.
 type wire struct {
 	net.Listener
 	to string
 
 	mu           sync.Mutex
 	conns        map[net.Conn]bool
-	loseRequests bool // guarded by mu, as is all here
+	loseRequests bool // guarded by mu, as are the fields below
 	loseAnswers  bool
 	delay        time.Duration     // of answers
 	hold         func([]byte) bool // says from which bytes on a connection's requests are held back
@@ -76,7 +76,7 @@ func (w *wire) accept() {
 	}
 }
 
-// late are bytes on their way to a server while the other side of the connection has ended.
+// late has bytes that reach a server after the client's side of the connection has ended.
 type late struct {
 	net.Conn
 	bytes []byte
@@ -121,14 +121,14 @@ func (w *wire) lose(requests, answers bool) {
 	w.loseRequests, w.loseAnswers = requests, answers
 }
 
-// holdFrom has bytes that hold accepts held back. Their connection ends.
+// holdFrom makes the wire hold back bytes that hold accepts. Their connection ends.
 func (w *wire) holdFrom(hold func([]byte) bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hold = hold
 }
 
-// deliver sends the server what has been held back, and returns how many requests that were.
+// deliver sends the requests that were held back to the server, and returns their number.
 func (w *wire) deliver() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -158,7 +158,7 @@ func wirePeer(t *testing.T, srv *testserver.Etcd, query string) (*peer, *wire) {
 	return &peer{TB: t, Store: openConfig(t, cfg)}, w
 }
 
-// again makes the way good again, on new connections.
+// again makes the wire work again, on new connections.
 func (p *peer) again(w *wire) {
 	p.Helper()
 	w.lose(false, false)
@@ -176,7 +176,7 @@ func TestAnswersThatNeverCome(t *testing.T) {
 		return strings.Contains(strings.Join(keys(t, srv.Admin()), " "), dir+lock+"/")
 	}
 	for _, happens := range []bool{true, false} {
-		// An acquire, settled by withdrawing and by asking again.
+		// An unresolved acquire is settled by a withdrawal, and by another acquire.
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 			w.lose(!happens, happens)
 			a, b := p.token(), p.token()
@@ -222,8 +222,8 @@ func TestAnswersThatNeverCome(t *testing.T) {
 	}
 }
 
-// The session's deadline is counted from before what renewed it was sent: an answer
-// that takes its time moves it by that much less.
+// The session's deadline counts from before the send of the renewal. So a slow answer moves it by
+// less.
 func TestDeadlineIsFromTheSending(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
@@ -241,7 +241,7 @@ func TestDeadlineIsFromTheSending(t *testing.T) {
 	}
 	closeLater(t, s)
 	p := &peer{TB: t, Store: s}
-	// an answer may come in two pieces, a machine be busy
+	// An answer may come in two pieces, and the machine may be busy.
 	const ttl, delay = 6 * time.Second, 500 * time.Millisecond
 	w.mu.Lock()
 	w.delay = delay
@@ -261,7 +261,7 @@ func TestDeadlineIsFromTheSending(t *testing.T) {
 	}
 }
 
-// A machine that sleeps longer than the TTL has lost its session when it wakes,
+// A machine that is suspended for longer than the TTL has lost its session when it resumes,
 // whatever the server says.
 func TestSleepBeyondTheTTLLosesTheSession(t *testing.T) {
 	srv := testserver.StartEtcd(t)
@@ -285,8 +285,8 @@ func TestSleepBeyondTheTTLLosesTheSession(t *testing.T) {
 	}
 }
 
-// A cut connection is found either before anything is sent, which is a refusal, or
-// after, which is not known.
+// If a cut connection is found before anything is sent, the op is Refused. After the send, it is
+// Unknown.
 func TestCutConnections(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
@@ -318,7 +318,7 @@ func TestCutConnections(t *testing.T) {
 	})
 }
 
-// seen looks at a lock by another way: Done when it is free.
+// seen peeks at a lock through another connection. It is Done if the lock is free.
 func (p *peer) seen(srv *testserver.Etcd, lock string) cache.Result {
 	p.Helper()
 	for _, k := range keys(p.TB, srv.Admin()) {

@@ -202,8 +202,8 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// Each of many that wait hears of its own key, also when all watches had to be made
-// anew meanwhile.
+// Each of many waiters gets the hint for its own key, even if all watches were made again
+// meanwhile.
 func TestManyWait(t *testing.T) {
 	t.Parallel()
 	const n = 1000

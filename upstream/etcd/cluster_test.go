@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// leader is the place of the member that leads.
+// leader returns the index of the leader.
 func leader(t *testing.T, members []*testserver.Etcd) int {
 	t.Helper()
 	i := -1
@@ -40,7 +40,7 @@ func TestThreeMembers(t *testing.T) {
 		})
 	}
 
-	// Another leader, by agreement and by the death of the first: nothing is lost.
+	// A change of the leader loses nothing, whether it is planned or the old leader dies.
 	l := leader(t, members)
 	if _, err := members[l].Admin().MoveLeader(t.Context(),
 		memberID(t, members[(l+1)%3])); err != nil {
@@ -53,7 +53,7 @@ func TestThreeMembers(t *testing.T) {
 	tok, _ := p.comes(cache.OpTry, "b")
 	p.released("b", tok)
 
-	// Without a majority nothing happens, and it is said that the store is down.
+	// Without a majority nothing is granted, and the store reports that it is down.
 	second := (l + 1) % 3
 	members[second].Kill()
 	p.eventually("it is noticed that there is no majority", func() bool {

@@ -21,8 +21,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// fails says that opening raw fails with all the words, and without the others;
-// and that lazily opened it refuses with them.
+// fails checks that opening raw fails, and that the error has all of the words and none of the
+// others. A store that is opened lazily must refuse ops with the same error.
 func fails(t *testing.T, raw string, words ...string) {
 	t.Helper()
 	cfg, err := etcd.Parse(raw)
@@ -104,8 +104,8 @@ func TestFilesThatAreNotThere(t *testing.T) {
 	}
 }
 
-// withUsers starts a server with users: root, and me who may use the default
-// prefix alone.
+// withUsers starts a server with the users root and me. The user me may only use the default
+// prefix.
 func withUsers(t *testing.T, args ...string) *testserver.Etcd {
 	t.Helper()
 	srv := testserver.StartEtcd(t, args...)
@@ -164,8 +164,8 @@ func TestUsers(t *testing.T) {
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", waits), cache.Granted)
 }
 
-// A token ends after a while without use, with a restart of the server, and when
-// rights change. None of it is noticed.
+// A token ends after a while without use, at a restart of the server, and when rights change. None
+// of this affects ops.
 func TestTokensEnd(t *testing.T) {
 	t.Parallel()
 	srv := withUsers(t, "--auth-token-ttl=1")
@@ -187,7 +187,7 @@ func TestTokensEnd(t *testing.T) {
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", q.token()), cache.Queued)
 	p.hinted(cache.HintContended, "a") // on a stream that has the first token
 	until := p.do(cache.OpRenew, cache.Exclusive, "a", tok).Session
-	// The session's renewals come further apart than tokens last.
+	// The time between two renewals of the session is longer than the life of a token.
 	for range 2 {
 		s := p.session("renewed", func(s upstream.Session) bool { return s.Until > until })
 		if s.No != 1 || s.Lost {
@@ -231,8 +231,8 @@ func TestTokensEnd(t *testing.T) {
 	p.comes(cache.OpTry, "d")
 }
 
-// certs are files with a certificate authority, and certificates of it for a
-// server at 127.0.0.1 and for a client.
+// certs has the files of a certificate authority, and of its certificates for a server at 127.0.0.1
+// and for a client.
 type certs struct{ ca, server, serverKey, client, clientKey string }
 
 func newCerts(t *testing.T) certs {

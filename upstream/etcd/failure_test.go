@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The tests here are the table of doc.go.
+// These tests check the table in doc.go.
 
 func TestRestartWithItsDataKeepsTheSession(t *testing.T) {
 	t.Parallel()
@@ -83,7 +83,7 @@ func TestRevokedLeaseIsALostSession(t *testing.T) {
 	if _, err := srv.Admin().Revoke(t.Context(), leases.Leases[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing is granted under it although nobody has noticed yet.
+	// Nothing is granted under the session, although the store has not noticed its end yet.
 	p.want(p.do(cache.OpTry, cache.Exclusive, "b", p.token()), cache.Refused)
 	p.lost(1)
 	p.session("the next", func(s upstream.Session) bool {
@@ -124,7 +124,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	p.eventually("the unresolved request is withdrawn", func() bool {
 		return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done
 	})
-	// Once that is confirmed, nothing comes late.
+	// Once that is confirmed, no late request succeeds.
 	q.take("a", cache.Exclusive)
 	p.eventually("the lease is renewed", func() bool {
 		return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done
@@ -193,7 +193,7 @@ func TestOwnReleaseIsNotTakenForALoss(t *testing.T) {
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	tok, _ := p.take("a", cache.Exclusive)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", q.token()), cache.Queued)
-	p.hinted(cache.HintContended, "a") // its watch stands
+	p.hinted(cache.HintContended, "a") // its watch exists
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", tok), cache.Done)
 	p.take("b", cache.Exclusive)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "b", q.token()), cache.Queued)
@@ -240,7 +240,7 @@ func TestCompactionIsNotNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.hinted(cache.HintContended, "a")
-	srv.Restart() // the watches are made again from where nothing is left of the past
+	srv.Restart() // the history that the old watches saw is compacted
 	p.released("a", tok)
 	q.hinted(cache.HintAvailable, "a")
 	q.eventually("the key is granted", func() bool {
@@ -258,7 +258,7 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 			upstream.Op{Kind: cache.OpRelease, Key: "b", Token: 7},
 			upstream.Op{Kind: cache.OpPeek, Key: "c"})
 		p.want(res[0], cache.Refused)
-		p.want(res[1], cache.NotHeld) // nothing was ever taken
+		p.want(res[1], cache.NotHeld) // no token was granted
 		p.want(res[2], cache.Refused)
 		if !errors.Is(err, upstream.ErrDown) {
 			t.Fatalf("the error is %v", err)
@@ -290,8 +290,7 @@ func TestQuickEndGivesAnEmptySessionBack(t *testing.T) {
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", tok), cache.Done)
 }
 
-// fill writes until the server's database is full, of which it takes note with some
-// delay.
+// fill writes until the server's database is full, which the server notices with some delay.
 func fill(t *testing.T, srv *testserver.Etcd) {
 	t.Helper()
 	filler := strings.Repeat("x", 100_000)

@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A request that comes after what it asked for has been withdrawn does nothing.
+// A request that arrives after its withdrawal does nothing.
 func TestLateRequestDoesNothing(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	cfg, err := Parse("etcd://" + srv.Addr())
@@ -47,7 +47,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
 			_ = s.Apply(gone, []upstream.Op{op}, make([]upstream.Result, 1))
-			s.lockKeys.mu.Lock() // as if that had been sent, and had no answer
+			s.lockKeys.mu.Lock() // as if the request had been sent without an answer
 			s.lockKeys.unresolved[acquireID{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
 			s.lockKeys.mu.Unlock()
 			op.Kind = cache.OpWithdraw
@@ -68,7 +68,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 	}
 }
 
-// Batches that were under way while the fence moved are sent again.
+// Batches that were in flight while the fence moved are sent again.
 func TestFenceMovesUnderABatch(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	cfg, err := Parse("etcd://" + srv.Addr())
@@ -118,7 +118,7 @@ func TestBasesOutOfRangeAreRefused(t *testing.T) {
 	if len(b.steps) != 1 || b.steps[0].action != actRemove {
 		t.Error("a base of 2^53 is granted")
 	}
-	// A join that has just queued, and whose turn came before it looked.
+	// A join has just queued, and its turn came before its reading.
 	b.steps, b.ops[0] = nil, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: 2, Floor: 1_000_000}
 	b.placedLocked(&step{kind: cache.OpJoin, join: true, keyState: keyState{key: "k2"}, put: 7},
 		[]*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
@@ -199,7 +199,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// A member that hangs is left alone, the last one that answers never.
+// A member that hangs gets no requests, except the last member that answers.
 func TestMembersThatHang(t *testing.T) {
 	m := newMembers([]string{"a:1", "b:1", "c:1"}, "http://")
 	var use []string

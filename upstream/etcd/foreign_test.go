@@ -73,7 +73,7 @@ func TestMutexSecond(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { got <- m.Lock(t.Context()) }()
 		p.hinted(cache.HintContended, "k")
-		// the hint may be about the other party's try
+		// The hint may be about the try of the other client.
 		p.eventually("the renewal says that another waits", func() bool {
 			r := p.do(cache.OpRenew, mode, "k", tok)
 			p.want(r, cache.Done)
@@ -165,7 +165,7 @@ func TestMutexesAndUsTakeTurns(t *testing.T) {
 	}
 }
 
-// ctl is an etcdctl lock on its way.
+// ctl is a running etcdctl lock.
 type ctl struct {
 	*testing.T
 	cmd *exec.Cmd
@@ -191,7 +191,7 @@ func lockByCtl(t *testing.T, srv *testserver.Etcd, name string) *ctl {
 	return &ctl{t, cmd, bufio.NewReader(out)}
 }
 
-// held waits until it says that it has the lock: it prints its key.
+// held waits until etcdctl has the lock. It then prints its key.
 func (c *ctl) held(name string) {
 	c.Helper()
 	if line, err := c.out.ReadString('\n'); err != nil || !strings.HasPrefix(line, name+"/") {
@@ -199,7 +199,7 @@ func (c *ctl) held(name string) {
 	}
 }
 
-// end has it give the lock up.
+// end makes etcdctl release the lock.
 func (c *ctl) end() {
 	c.Helper()
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
@@ -244,7 +244,7 @@ func TestForeignKeysAreBusy(t *testing.T) {
 		p.want(p.do(cache.OpTry, cache.Shared, k, p.token()), cache.Busy)
 		p.want(p.do(cache.OpPeek, 0, k, 0), cache.Busy)
 	}
-	p.take("a/by hand", cache.Exclusive) // a lock of that name is another one
+	p.take("a/by hand", cache.Exclusive) // a lock of that name is independent
 	tok := p.token()
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "a", tok), cache.Queued)
 	if _, err := srv.Admin().Delete(t.Context(), dir+"a/by hand"); err != nil {

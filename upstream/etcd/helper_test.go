@@ -30,7 +30,7 @@ func config(t testing.TB, query string, srvs ...*testserver.Etcd) etcd.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Timeout == etcd.DefaultTimeout { // a busy machine stands still for longer
+	if cfg.Timeout == etcd.DefaultTimeout { // a busy machine may stall for longer
 		cfg.Timeout = 5 * time.Second
 	}
 	return cfg
@@ -96,7 +96,7 @@ func (p *peer) want(r cache.Result, st cache.Status) {
 	storetest.Want(p.TB, r, st)
 }
 
-// take is a try that has to succeed.
+// take is a try that must succeed.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -105,7 +105,7 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// comes polls with the same token until the key is granted.
+// comes repeats an acquire with the same token until it is granted.
 func (p *peer) comes(kind cache.OpKind, key string) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -117,7 +117,7 @@ func (p *peer) comes(kind cache.OpKind, key string) (token, base uint64) {
 	return token, base
 }
 
-// released asks until the store has confirmed the release.
+// released repeats a release until the store has confirmed it.
 func (p *peer) released(key string, token uint64) {
 	p.Helper()
 	p.eventually(key+" is released", func() bool {
@@ -151,7 +151,7 @@ func (p *peer) hinted(kind cache.HintKind, key string) {
 	}
 }
 
-// session waits for news of the session that ok likes.
+// session waits for a state of the session for which ok returns true.
 func (p *peer) session(what string, ok func(upstream.Session) bool) upstream.Session {
 	p.Helper()
 	for end := time.After(bound); ; {
@@ -171,7 +171,7 @@ func (p *peer) lost(no uint64) {
 	p.session("lost", func(s upstream.Session) bool { return s.Lost && s.No >= no || s.No > no })
 }
 
-// keys are the keys under the locks' prefix, without the sessions'.
+// keys returns the keys under the locks' prefix, without the keys of sessions.
 func keys(t testing.TB, c *clientv3.Client) []string {
 	t.Helper()
 	r, err := c.Get(t.Context(), dir, clientv3.WithPrefix())

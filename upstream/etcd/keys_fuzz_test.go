@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// FuzzForeignKeys: others may put what they like beside our keys. What is read as one of ours is as
-// ours are.
+// FuzzForeignKeys checks keys of other clients beside ours. A key that is read as ours must have
+// the form of our keys.
 func FuzzForeignKeys(f *testing.F) {
 	for _, k := range []string{"/x/lock/5-1", "/x/lock/5", "/x//", "/x/%2", "/x/%session/5",
 		"/x/a%2Fb/-1", "/x/lock/ffffffffffffffff-0", "/y", ""} {

@@ -21,7 +21,7 @@ func secondFrom(text string) func([]byte) bool {
 	}
 }
 
-// late has the request that was held back carried out.
+// late delivers the request that was held back.
 func (p *peer) late(w *wire) {
 	p.Helper()
 	if n := w.deliver(); n != 1 {
@@ -29,8 +29,8 @@ func (p *peer) late(w *wire) {
 	}
 }
 
-// An acquire has taken a permit too many, and gives it back. That is carried out late, when the
-// same token has been asked for again and has a permit: it must not end that one.
+// An acquire has taken one permit too many, and removes it. The removal is carried out late, when
+// the same token has been requested again and has a permit. It must not end that permit.
 func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpTry} {
@@ -39,7 +39,7 @@ func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 			p, w := wirePeer(t, srv, "timeout=5s&ttl=60s")
 			q := newPeer(t, srv, "ttl=60s")
 			p.takePermit(3, "k")
-			b := q.takePermit(3, "k") // p has not seen these two
+			b := q.takePermit(3, "k") // p does not know these two
 			q.takePermit(3, "k")
 			x := p.token()
 			w.holdFrom(secondFrom(heldDir + "k/"))
@@ -57,8 +57,8 @@ func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 	}
 }
 
-// A lock is given back because its fence would not be high enough. That is carried out late, when
-// the same token has been asked for again and has the lock.
+// A lock is released because its fence would not be high enough. The release is carried out late,
+// when the same token has been requested again and has the lock.
 func TestALateEndOfAnAcquireEndsNoLaterLock(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)

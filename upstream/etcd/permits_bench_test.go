@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPermits takes and gives back permits of one semaphore of which another
-// host holds many: 64 at once, or one after the other.
+// BenchmarkPermits acquires and releases permits of one semaphore, 64 at once or one after the
+// other. Another host holds many permits of it.
 //
 //	go test -run - -bench Permits ./upstream/etcd
 func BenchmarkPermits(b *testing.B) {

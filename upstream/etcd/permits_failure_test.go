@@ -21,8 +21,8 @@ func TestPermitAnswersThatNeverCome(t *testing.T) {
 	q := newPeer(t, srv, "ttl=30s")
 	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 		for _, happens := range []bool{true, false} {
-			// The first of a semaphore is asked about before it is taken, which a lost answer
-			// does not get past; the others are taken at once while there is room.
+			// The store reads a semaphore before it takes the first permit, and a lost answer stops it
+			// there. It takes further permits at once while there is room.
 			first := p.takePermit(40, "a")
 			w.lose(!happens, happens)
 			x, y := p.token(), p.token()
@@ -58,13 +58,13 @@ func TestPermitAnswersThatNeverCome(t *testing.T) {
 			}
 		}
 	}
-	for _, happens := range []bool{true, false} { // one that leaves the queue for a permit
+	for _, happens := range []bool{true, false} { // a waiter that gets a permit
 		held := q.takePermit(1, "b")
 		x := p.token()
 		p.want(p.permit(cache.OpJoin, 1, "b", x), cache.Queued)
 		q.want(q.permit(cache.OpRelease, 0, "b", held), cache.Done)
 		w.lose(!happens, happens)
-		p.want(p.permit(cache.OpJoin, 1, "b", x), cache.Refused) // it asks before it writes
+		p.want(p.permit(cache.OpJoin, 1, "b", x), cache.Refused) // the store reads before it writes
 		p.again(w)
 		p.want(p.permit(cache.OpJoin, 1, "b", x), cache.Granted)
 		q.want(q.permit(cache.OpTry, 1, "b", q.token()), cache.Busy)

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// bare is a store with what its tests ask of it.
+// bare is a store with the helpers of these tests.
 type bare struct {
 	*testing.T
 	*Store
@@ -48,7 +48,7 @@ func (s *bare) want(st cache.Status, op upstream.Op) cache.Result {
 	return res[0]
 }
 
-// stands is how many keys of a kind there are.
+// stands returns the number of keys of a kind.
 func (s *bare) stands(queue bool) int {
 	s.Helper()
 	held, q := s.permits("k")
@@ -62,7 +62,7 @@ func (s *bare) stands(queue bool) int {
 	return len(keys)
 }
 
-// guess changes what is believed of the semaphore, and of a token.
+// guess changes what the store knows of the semaphore, and of a token.
 func (s *bare) guess(seen int64, token uint64, change func(*lockKey)) {
 	s.lockKeys.mu.Lock()
 	defer s.lockKeys.mu.Unlock()
@@ -82,7 +82,7 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 		for _, act := range []action{actTakePermit, actQueuePermit} {
 			token++
 			op := permitOp(kind, 50, token)
-			s.guess(0, 0, nil) // it is not asked about first
+			s.guess(0, 0, nil) // so the store does not read first
 			b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op},
 				results: make([]upstream.Result, 1)}
 			b.start()
@@ -92,7 +92,7 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 			b.forgetPermits()
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
-			s.lockKeys.mu.Lock() // as if that had been sent, and had no answer
+			s.lockKeys.mu.Lock() // as if the request had been sent without an answer
 			g := s.lockKeys.sems["k"].addLocked(token)
 			g.permit.uncertain = true
 			s.lockKeys.unresolved[acquireID{g.lock, g.token, true}] = s.cur.Load().fence.Load()
@@ -113,7 +113,7 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 	}
 }
 
-// A removal that comes late does not touch the next token of the same name.
+// A late removal does not affect the next token with the same slot.
 func TestLateRemovalOfAPermitDoesNothing(t *testing.T) {
 	t.Parallel()
 	s := openBare(t)
@@ -138,8 +138,7 @@ func TestLateRemovalOfAPermitDoesNothing(t *testing.T) {
 	s.want(cache.Done, permitOp(cache.OpRenew, 0, 2))
 }
 
-// Who finds others to have been quicker holds nothing: a try leaves, and who may wait
-// queues.
+// A token that other hosts were faster than holds nothing. A try leaves, and a join queues.
 func TestPutThatComesTooLate(t *testing.T) {
 	t.Parallel()
 	s := openBare(t)
@@ -155,14 +154,14 @@ func TestPutThatComesTooLate(t *testing.T) {
 	s.guess(0, 0, nil)
 	s.want(cache.Queued, permitOp(cache.OpJoin, 2, 5))
 	s.guess(0, 0, nil)
-	s.want(cache.Busy, permitOp(cache.OpTry, 3, 6)) // those who queue count
+	s.want(cache.Busy, permitOp(cache.OpTry, 3, 6)) // queued tokens count
 	if h, q := s.stands(false), s.stands(true); h != 2 || q != 2 {
 		t.Errorf("%d hold and %d queue", h, q)
 	}
 	s.want(cache.Done, permitOp(cache.OpRelease, 0, 1))
 	s.want(cache.Queued, permitOp(cache.OpJoin, 2, 5))
 	s.want(cache.Granted, permitOp(cache.OpJoin, 2, 4))
-	// Of a full batch the first ones fit.
+	// The first tokens of a full batch get permits.
 	s.want(cache.Done, permitOp(cache.OpWithdraw, 0, 5))
 	s.guess(0, 0, nil)
 	var ops []upstream.Op
@@ -183,7 +182,7 @@ func TestPutThatComesTooLate(t *testing.T) {
 	}
 }
 
-// A key of which it is not known whether it counts is judged by its order.
+// The order of keys decides whether a key of unknown rank holds a permit.
 func TestPermitOfAnUnknownRank(t *testing.T) {
 	t.Parallel()
 	s := openBare(t)
@@ -196,7 +195,7 @@ func TestPermitOfAnUnknownRank(t *testing.T) {
 	if r := s.want(cache.Granted, permitOp(cache.OpTry, 2, 1)); r.Base != base {
 		t.Errorf("base %d after %d", r.Base, base)
 	}
-	// One too many stands, as when its removal had no answer.
+	// There is one key too many, as after a removal without an answer.
 	for token, kind := range map[uint64]cache.OpKind{3: cache.OpTry, 4: cache.OpJoin} {
 		s.lockKeys.mu.Lock()
 		g := s.lockKeys.sems["k"].addLocked(token)

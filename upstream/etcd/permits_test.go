@@ -24,7 +24,7 @@ func (p *peer) permit(kind cache.OpKind, limit int, key string, token uint64) ca
 	return res[0]
 }
 
-// takePermit is a try that has to succeed.
+// takePermit is a try that must succeed.
 func (p *peer) takePermit(limit int, key string) uint64 {
 	p.Helper()
 	t := p.token()
@@ -59,11 +59,7 @@ func standing(t testing.TB, srv *testserver.Etcd, prefix string) int {
 	return n
 }
 
-// What has no answer is settled by asking again, or by giving up, whether it has
-// happened or not.
-// Whatever of requests and answers is lost, there are never more permits than there
-// are, and nothing is left.
-// A permit whose taker never asks again is swept away, and so is a place in the queue.
+// A sweep removes a permit whose daemon does not ask again, and also a place in the queue.
 func TestSweepOfPermits(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
@@ -90,9 +86,8 @@ func TestSweepOfPermits(t *testing.T) {
 	q.want(q.permit(cache.OpTry, 4, "a/b", q.token()), cache.Busy)
 }
 
-// Keys that somebody removes are noticed.
-// A permit that comes free wakes who is first, and that one's going the next; nobody
-// behind hears of it.
+// A permit that becomes free wakes the first waiter, whose departure wakes the next. Waiters behind
+// these get no hint.
 func TestPermitWakesOne(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
@@ -117,13 +112,13 @@ func TestPermitWakesOne(t *testing.T) {
 			t.Errorf("%d hints for number %d", n, i)
 		}
 	}
-	// The next is woken by any permit's end.
+	// The end of any permit wakes the next token.
 	qs[0].want(qs[0].permit(cache.OpRelease, 0, "k", tokens[0]), cache.Done)
 	qs[1].hintedPermit(cache.HintAvailable, "k", tokens[1])
 	qs[1].want(qs[1].permit(cache.OpJoin, 2, "k", tokens[1]), cache.Granted)
 }
 
-// Full batches of one semaphore, as large ones have.
+// manyPermits carries out full batches on one large semaphore.
 func manyPermits(t *testing.T, srv *testserver.Etcd, limit int) {
 	t.Helper()
 	p, q := newPeer(t, srv, "timeout=20s&ttl=30s"), newPeer(t, srv, "timeout=20s&ttl=30s")
@@ -174,7 +169,7 @@ func manyPermits(t *testing.T, srv *testserver.Etcd, limit int) {
 	free := map[uint64]bool{}
 	for end := time.After(bound); len(free) < len(waits); {
 		select {
-		case h := <-q.Hints(): // as a daemon does: each that is woken asks
+		case h := <-q.Hints(): // each token that is woken repeats its join, as in a daemon
 			if h.Kind != cache.HintAvailable || free[h.Token] {
 				continue
 			}

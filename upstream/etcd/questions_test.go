@@ -13,8 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A server stands still while a daemon asks. Neither the questions nor their removal keeps the
-// caller for as long as the server may take for an answer.
+// A server is stopped while a daemon asks. Neither the questions nor their removal delays the
+// caller until the server's timeout.
 func TestQuestionsToAServerThatStandsStillDoNotKeepTheCaller(t *testing.T) {
 	const timeout = 30 * time.Second
 	srv := testserver.StartEtcd(t)

@@ -21,7 +21,7 @@ func TestShortLivedEntryDoesNotContend(t *testing.T) {
 		return res[0]
 	}
 	a, _ := p.take("k", cache.Exclusive)
-	for range 2 { // the first is found when the watch is made, a later one comes by it
+	for range 2 { // the first entry is found when the watch is made, and the watch reports the second
 		gone := q.token()
 		q.want(shortLived(gone), cache.Queued)
 		p.tried("k")
@@ -44,7 +44,7 @@ func TestShortLivedEntryDoesNotContend(t *testing.T) {
 	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Granted)
 }
 
-// tried waits for the hint that another host tries for key. It fails if a hint says before that
+// tried waits for the hint that another host tries for key. It fails if an earlier hint says that
 // another host waits.
 func (p *peer) tried(key string) {
 	p.Helper()

@@ -42,7 +42,7 @@ func TestConformance(t *testing.T) {
 				for _, kv := range r.Kvs {
 					if kv.Lease == 0 {
 						left = append(left, string(kv.Key)+" for ever")
-					} else if string(kv.Value) != "" { // a session's goes with its lease
+					} else if string(kv.Value) != "" { // the key of a session ends with its lease
 						left = append(left, string(kv.Key))
 					}
 				}

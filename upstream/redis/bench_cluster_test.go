@@ -39,7 +39,7 @@ func BenchmarkKinds(b *testing.B) {
 	}
 }
 
-// lanes runs two lanes of pairs.
+// lanes runs two lanes of acquires and releases.
 func lanes(b *testing.B, url string, key func(int) string, servers func() []*testserver.Redis) {
 	const n, keys, width = 128, 4096, 2
 	s := openStore(b, url+"?timeout=10s")
@@ -86,7 +86,7 @@ func lanes(b *testing.B, url string, key func(int) string, servers func() []*tes
 	b.ReportMetric(done/b.Elapsed().Seconds(), "pairs/s")
 }
 
-// cpu is the servers' CPU time so far, in seconds.
+// cpu returns the servers' CPU time so far, in seconds.
 func cpu(servers []*testserver.Redis) (sum float64) {
 	for _, srv := range servers {
 		for _, f := range []string{"used_cpu_user", "used_cpu_sys"} {
@@ -97,8 +97,8 @@ func cpu(servers []*testserver.Redis) (sum float64) {
 	return sum
 }
 
-// BenchmarkMillion renews a million leases through Apply, in batches of 256, and
-// extends the same keys with a bare pipelined PEXPIRE:
+// BenchmarkMillion renews a million leases by Apply, in batches of 256, and extends the same keys
+// with a plain pipelined PEXPIRE.
 //
 //	go test -run - -bench Million -benchtime 1x ./upstream/redis
 func BenchmarkMillion(b *testing.B) {

@@ -35,7 +35,8 @@ func BenchmarkPermits(b *testing.B) {
 	b.Run("renewals, 1000 held", func(b *testing.B) { permitRenewals(b, 128, 1000, 0) })
 }
 
-// semaphoreOf is one with so many permits held, all there are if anybody queues.
+// semaphoreOf makes a semaphore with the given numbers of held permits and waiters. If there are
+// waiters, all permits are held.
 func semaphoreOf(b *testing.B, srv *testserver.Redis, s upstream.Store, held, queued int) {
 	apply := func(s upstream.Store, kind cache.OpKind, n int, from uint64, limit int, want cache.Status) {
 		for at := 0; at < n; at += upstream.MaxBatch {
@@ -92,7 +93,7 @@ func permitPairs(b *testing.B, n, semaphores, held, queued int) {
 	measure(b, srv, n, "pair", batch)
 }
 
-// permitJoins joins and withdraws.
+// permitJoins measures joins and withdrawals.
 func permitJoins(b *testing.B, n, held, queued int) {
 	srv := testserver.StartRedis(b)
 	s := open(b, srv, "timeout=10s&waiter_lease=1m")

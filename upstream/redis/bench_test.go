@@ -11,9 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPairs acquires and releases keys that nobody else wants, n of each in
-// one Apply, the releases being the ones of the batch before. redis-µs/pair is
-// the server's own CPU time:
+// BenchmarkPairs has n acquires of uncontended keys, and the releases of the batch before, in one
+// Apply. redis-µs/pair is the server's own CPU time.
 //
 //	go test -run - -bench Pairs ./upstream/redis
 func BenchmarkPairs(b *testing.B) {
@@ -72,7 +71,7 @@ func pairs(b *testing.B, mode cache.Mode, n int, queues bool) {
 	measure(b, srv, n, "pair", batch)
 }
 
-// measure runs batch and reports what each of its n steps cost.
+// measure runs batch and reports the cost of each of its n steps.
 func measure(b *testing.B, srv *testserver.Redis, n int, step string, batch func()) {
 	cpu := func() float64 {
 		u, _ := strconv.ParseFloat(srv.Info("used_cpu_user"), 64)

@@ -32,7 +32,7 @@ func TestTheServersClockJumps(t *testing.T) {
 	for i, ahead := range []time.Duration{30 * time.Second, -time.Hour, 0, 24 * time.Hour,
 		-24 * time.Hour, 0} {
 		key := string(rune('a' + i))
-		// Both have more left than the 30 s that the first jump is ahead.
+		// Both leases have more time left than the 30 s of the first jump.
 		held, base := p.take(key, cache.Exclusive)
 		grow(base)
 		shared, base := p.take(key+"s", cache.Shared)
@@ -40,12 +40,12 @@ func TestTheServersClockJumps(t *testing.T) {
 		before := srv.Admin().Time(t.Context()).Val()
 		srv.JumpClock(ahead)
 		jump := srv.Admin().Time(t.Context()).Val().Sub(before)
-		stands := jump < long/2+10*time.Second // the first one, and all that go back
+		stands := jump < long/2+10*time.Second // after the first jump, and after all jumps back
 		want, other := cache.Done, cache.Busy
 		if !stands {
 			want, other = cache.NotHeld, cache.Granted
 		}
-		// Nobody is let in by our scripts beside what the jump has not ended.
+		// Our scripts grant nothing while a lease stands that the jump has not ended.
 		for _, op := range []upstream.Op{{Key: key}, {Key: key + "s"}} {
 			op.Kind, op.Token, op.TTL, op.Floor = cache.OpTry, q.token(), long, 0
 			r := q.apply(op)[0]

@@ -26,14 +26,13 @@ func TestSiblingsStandInTheLocksSlotWhateverItsBraces(t *testing.T) {
 		p, q := onCluster(t, c, "prefix="+prefix), onCluster(t, c, "prefix="+prefix)
 		for _, key := range []string{"k", "{", "}", "{}", "{a}", "x{a}y", "}{", "{{a}}", "{}{a}",
 			"a}b{c}d", "ä{ö}"} {
-			key += fmt.Sprint(i) // names of different prefixes can be the same
+			key += fmt.Sprint(i) // keys with different prefixes can have the same name
 			p.take(key+"r", cache.Shared)
 			q.want(q.do(cache.OpJoin, cache.Exclusive, key+"r", q.token()), cache.Queued)
 			p.take(key, cache.Exclusive)
 		}
 	}
-	// Each node itself checks that a name is in a slot of its own; of each slot with a
-	// lock there is one fence.
+	// Each node checks that a name is in one of its own slots. Each slot with a lock has one fence.
 	slots := map[int]int{}
 	for _, name := range c.Keys() {
 		if strings.HasSuffix(name, ":fence") {
@@ -130,8 +129,7 @@ func TestASlotThatHasMovedIsFollowed(t *testing.T) {
 	}
 }
 
-// half is a cluster in which the slot of {t} is on its way from one node to
-// another.
+// half is a cluster in which the slot of {t} is moving from one node to another.
 type half struct {
 	*testserver.RedisCluster
 	slot     int
@@ -151,7 +149,7 @@ func (h *half) start() {
 	h.from = h.BeginMove(h.slot, h.to)
 }
 
-// siblingOf is the whole name of a sibling.
+// sibling returns the full name of a sibling.
 func (h *half) sibling(t *testing.T, kind string) string {
 	for _, n := range h.Keys() {
 		if h.Slot(n) == h.slot && strings.Contains(n, "}:"+kind) {
@@ -181,7 +179,7 @@ func TestHoldersKeepTheirLocksWhileTheSlotIsOnItsWay(t *testing.T) {
 	}
 	free := func() {
 		t.Helper()
-		// What needs the siblings has to wait; nothing is made on either side.
+		// Ops that need the siblings have to wait. No key is made on either node.
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 			r := q.do(kind, cache.Exclusive, "{t}new", q.token())
 			q.want(r, cache.Refused)
@@ -195,7 +193,7 @@ func TestHoldersKeepTheirLocksWhileTheSlotIsOnItsWay(t *testing.T) {
 	free()
 	h.MoveKeys(h.slot, h.from, h.to, "lock:{t}ex")
 	renew(cache.Done, cache.Done)
-	h.MoveKeys(h.slot, h.from, h.to, "lock:{t}sh") // and not the set of its readers
+	h.MoveKeys(h.slot, h.from, h.to, "lock:{t}sh") // but not the set of its readers
 	renew(cache.Done, cache.Refused)
 	h.MoveKeys(h.slot, h.from, h.to, h.sibling(t, "readers:"))
 	renew(cache.Done, cache.Done)
@@ -247,7 +245,7 @@ func TestAClusterThatIsNotOneIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", url, err)
 		}
 	}
-	// A node alone, without slots.
+	// This is a single node without slots.
 	one := testserver.StartRedis(t, "--cluster-enabled", "yes")
 	if _, err := openURL(t, "redis+cluster://"+one.Addr()); !errors.Is(err, redis.ErrServer) ||
 		!strings.Contains(err.Error(), "no slots") {
@@ -299,7 +297,7 @@ func TestSlotsAreTheServersOwn(t *testing.T) {
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	p := lazyPeer(t, "redis+cluster://"+srv.Addr()+"?prefix=")
 	p.eventually("it works", func() bool { return p.do(cache.OpTry, 0, "first", p.token()).Status == cache.Granted })
-	// Were a sibling in another slot than its lock, the server would say CROSSSLOT.
+	// If a sibling were in another slot than its lock, the server would reply CROSSSLOT.
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 30 {
 		var ops []upstream.Op

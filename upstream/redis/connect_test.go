@@ -104,7 +104,7 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 	if logs.Len() != 0 {
 		t.Errorf("with all rights it says %v", logs.All())
 	}
-	// Without the right to look it is a warning, not a refusal.
+	// Without the rights for its checks, the store only warns.
 	grant("-info", "-role", "-config")
 	core, logs = observer.New(zap.WarnLevel)
 	if _, err := openURL(t, url, func(c *redis.Config) { c.Log = zap.New(core) }); err != nil {
@@ -113,7 +113,7 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 	if n := logs.FilterMessageSnippet("maxmemory-policy").Len(); n != 1 {
 		t.Errorf("it says %v", logs.All())
 	}
-	// Without the right to work it is refused, by name.
+	// Without the rights for its ops, the store refuses them and names the right.
 	p.last++
 	for _, right := range []string{"-evalsha", "-time", "-set"} {
 		grant(right)
@@ -126,7 +126,7 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 		grant("+" + right[1:])
 	}
 	p.take("b", cache.Exclusive)
-	// named once more than one is asked for
+	// The error names these once a batch has more than one permit.
 	for _, right := range []string{"-zadd", "-zcard", "-zremrangebyscore"} {
 		grant(right)
 		r := p.permit(cache.OpTry, right, 1, p.token())
@@ -232,8 +232,9 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	})
 
 	for query, says := range map[string]string{
-		"":                      "certificate", // signed by nobody we know
-		"?ca=" + file("ca.crt"): "",            // the server wants ours, and may just hang up
+		"": "certificate", // signed by an unknown authority
+		// the server requires our certificate, and may just close the connection.
+		"?ca=" + file("ca.crt"): "",
 		"?server_name=elsewhere&ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" +
 			file("client.key"): "elsewhere",
 		"?ca=" + file("none"):                                  "none",

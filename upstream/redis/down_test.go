@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// down says whether a try of key, and a ping, say that the store is.
+// down reports whether a try of key and a ping report that the store is down.
 func (p *peer) down(key string) (try, ping bool) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
@@ -64,7 +64,7 @@ func TestAServerIsDownWhenItCannotBeReachedOrCannotWrite(t *testing.T) {
 	p.isDown("the end", true, true)
 	srv.Start()
 	p.isDown("the start", false, false)
-	// What is refused for what it asks for says nothing of the server.
+	// An op that is refused because of its request says nothing about the server.
 	res := make([]cache.Result, 1)
 	if err := p.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Key: "x", Floor: cache.MaxBase,
 		TTL: long}}, res); err == nil || errors.Is(err, upstream.ErrDown) {
@@ -82,7 +82,7 @@ func TestAClusterIsDownWhenAllOfItIs(t *testing.T) {
 	for c.Owner(c.Slot("lock:"+elsewhere)) == owner {
 		elsewhere += "a"
 	}
-	// A silent node keeps nobody waiting for the others.
+	// A silent node does not delay ops for the other nodes.
 	owner.Pause()
 	p.eventually("it is not asked any more", func() bool {
 		return p.do(cache.OpTry, 0, "k", p.token()).Status == cache.Refused

@@ -41,7 +41,7 @@ func TestAScriptIsItsPartsAndNothingElse(t *testing.T) {
 		s := scripts[i].source
 		slow, semaphore := 1, 0
 		switch i {
-		// they take nothing that would look at siblings
+		// These scripts have no part that reads siblings.
 		case scriptMoving, scriptPermitMoving, scriptPermitPeek:
 			slow = 0
 		case scriptPermit, scriptPermitRelease, scriptPermitRenew:

@@ -6,11 +6,11 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// FenceName is the name of the counter of a cluster's slot.
+// FenceName returns the name of the fence counter of a cluster's slot.
 func FenceName(slot int) string { return clusterNames()[slot].fence }
 
-// BeforeRedis62 has the scripts meet what a server of Redis 6.0 says to what is newer,
-// until its result is called. No store may be open.
+// BeforeRedis62 makes the scripts use names that no server knows instead of features newer than
+// Redis 6.0, until undo is called. No store may be open.
 func BeforeRedis62() (undo func()) {
 	makeScripts()
 	was := scripts

@@ -16,8 +16,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// storm is a few daemons that take and give back a few keys without end. It sees
-// when two are inside together, and when a fence does not rise.
+// storm has a few daemons that acquire and release a few keys continuously. It notices two holders
+// at once, and a fence that does not rise.
 type storm struct {
 	t        *testing.T
 	keys     []stormKey
@@ -26,17 +26,17 @@ type storm struct {
 	grants   atomic.Int64
 	unknown  atomic.Int64
 	refused  atomic.Int64
-	overlaps atomic.Int64 // a holder let in while another's deadline had not passed
-	falls    atomic.Int64 // with a base that is not larger
+	overlaps atomic.Int64 // grants before the deadline of another holder
+	falls    atomic.Int64 // grants with a base that is not larger
 }
 
-// stormKey is what one lock guards.
+// stormKey is the resource that one lock guards.
 type stormKey struct {
 	name string
 	mu   sync.Mutex
-	base uint64    // the highest; guarded by mu, as is all below
-	who  int       // who is inside, 0 nobody
-	ends time.Time // … and until when it may believe so
+	base uint64    // the highest base; guarded by mu, as are the fields below
+	who  int       // the holder, or 0
+	ends time.Time // the holder's deadline
 }
 
 func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
@@ -52,17 +52,17 @@ func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 	return s
 }
 
-// stormTTL outlasts the fail-overs of these tests.
+// stormTTL is longer than the failovers of these tests.
 const stormTTL = 20 * time.Second
 
 // heldLock is a lease that a daemon holds in a storm.
 type heldLock struct {
 	token  uint64
-	rounds int // until it is given back
+	rounds int // until its release
 }
 
-// daemon takes keys, holds each for a few rounds, and gives it back. What it does
-// not know it settles by its token, as the real one does.
+// daemon acquires keys, holds each for a few rounds, and releases it. It settles unresolved
+// requests by their tokens, as the real daemon does.
 func (s *storm) daemon(who int, st *redis.Store) {
 	rnd := rand.New(rand.NewPCG(uint64(who), 3))
 	token := uint64(0)
@@ -228,7 +228,7 @@ func TestAnOrderlyFailoverOfAClustersNodeUnderLoad(t *testing.T) {
 	}
 }
 
-// What is counted here is not promised: the fence is.
+// The number of overlaps here is not promised, but the fences are.
 func TestANodeOfAClusterDiesUnderLoad(t *testing.T) {
 	for _, query := range []string{"timeout=2s", "timeout=2s&wait_replicas=1"} {
 		t.Run(query, func(t *testing.T) {
@@ -238,15 +238,14 @@ func TestANodeOfAClusterDiesUnderLoad(t *testing.T) {
 			s.more(200)
 			c.Nodes[0].Kill()
 			c.WaitOK()
-			// Now nothing waits for the dead one: all slots are served, one shard has no
-			// replica.
+			// Now nothing waits for the dead node. All slots are served, and one shard has no replica.
 			if strings.Contains(query, "wait") {
 				c.Nodes[0].Start()
 				c.WaitOK()
 			}
 			s.more(200)
 			s.end("a node killed, " + query)
-			// Here the one replica of each has what was granted: none is let in.
+			// Here the only replica of each master has all grants, so no second holder gets a key.
 			if n := s.overlaps.Load(); n != 0 && strings.Contains(query, "wait") {
 				t.Errorf("%d overlaps", n)
 			}
@@ -264,7 +263,7 @@ func TestAMasterDiesUnderLoadAndItsSentinelsNameAnother(t *testing.T) {
 			old := c.Master()
 			old.Kill()
 			c.WaitOther(old)
-			old.Start() // a master by its own account, until the sentinels find it
+			old.Start() // it reports that it is a master until the sentinels find it
 			s.more(200)
 			s.end("the master killed, " + query)
 		})

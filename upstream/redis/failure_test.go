@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The tests here are the table of doc.go.
+// These tests check the table in doc.go.
 
 func TestRestartEndsLeasesAndFencesGoOnRising(t *testing.T) {
 	srv := testserver.StartRedis(t)
@@ -21,7 +21,7 @@ func TestRestartEndsLeasesAndFencesGoOnRising(t *testing.T) {
 	a, base := p.take("a", cache.Exclusive)
 	b, base2 := p.take("b", cache.Shared)
 	srv.Kill()
-	// The connection that was there may be found cut only after the sending.
+	// The store may notice only after the send that the existing connection is cut.
 	p.eventually("the server's absence is noticed", func() bool {
 		r := p.do(cache.OpRenew, cache.Exclusive, "a", a)
 		if r.Status != cache.Refused && r.Status != cache.Unknown {
@@ -49,8 +49,8 @@ func TestCutInTheMiddleIsUnknownAndRepeatable(t *testing.T) {
 	tok := p.token()
 	done := make(chan cache.Result)
 	go func() { done <- p.do(cache.OpTry, cache.Exclusive, "a", tok) }()
-	// Killed with the request in its socket, or before: both are possible, and
-	// neither may be called granted.
+	// The server is killed before or after it receives the request. In both cases the result must not
+	// be Granted.
 	runtime.Gosched()
 	srv.Kill()
 	if r := <-done; r.Status != cache.Unknown && r.Status != cache.Refused {
@@ -84,8 +84,8 @@ func TestStoppedServerIsUnknownThenSettled(t *testing.T) {
 	p := newPeer(t, srv, "timeout=200ms")
 	held := p.repeated("held")
 	asked := p.unanswered("a", srv.Pause, srv.Resume)
-	// The connection is given up; a new one is accepted by the kernel and says
-	// nothing: nothing of ours is sent.
+	// The store closes the connection. The kernel accepts a new one, which gets no answer, so no
+	// request is sent.
 	p.eventually("no connection is left", func() bool {
 		return p.do(cache.OpTry, cache.Exclusive, "b", p.token()).Status == cache.Refused
 	})
@@ -109,7 +109,7 @@ func (p *peer) unanswered(key string, stop, resume func()) (token uint64) {
 		if r.Status == cache.Unknown {
 			return true
 		}
-		resume() // this process stood still: it sent nothing in time, or the server was no longer stopped
+		resume() // this process stalled, so it sent nothing in time or the server was no longer stopped
 		p.settle(key, token)
 		return false
 	})
@@ -192,7 +192,7 @@ func TestChangedPasswordKeepsConnectionsAndRefusesNewOnes(t *testing.T) {
 	})
 	write("second")
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.Done)
-	// Taken away, it is the setting that is named.
+	// If the file is removed, the error names the setting.
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 		t.Errorf("opening it: %v", err)
 	}
 	p := lazyPeer(t, srv.URL())
-	for range 20 { // however often it is tried, nothing keeps it away once it is back
+	for range 20 { // however many attempts fail, the store works once the server is back
 		p.want(p.do(cache.OpTry, cache.Exclusive, "a", p.token()), cache.Refused)
 	}
 	srv.Start()

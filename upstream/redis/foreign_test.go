@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// plainLocker is the textbook: SET NX PX, and compare-and-delete.
+// plainLocker uses the textbook recipe: SET NX PX, and compare-and-delete.
 type plainLocker struct {
 	*testing.T
 	srv *testserver.Redis
@@ -45,7 +45,7 @@ func TestPlainLockerIsKeptOutByEitherMode(t *testing.T) {
 			t.Fatalf("%v: a plain locker does not get it afterwards", mode)
 		}
 	}
-	// With several readers, until the last of them; a downgrade changes nothing.
+	// Several readers exclude it until the last of them ends, and a downgrade changes nothing.
 	a, _ := p.take("k", cache.Exclusive)
 	p.want(p.do(cache.OpDowngrade, 0, "k", a), cache.Done)
 	b, _ := q.take("k", cache.Shared)
@@ -77,7 +77,7 @@ func TestPlainLockerKeepsBothModesOut(t *testing.T) {
 			if r.Left <= 0 || r.Left > int64(long) {
 				t.Errorf("there are %d ns left", r.Left)
 			}
-			// One who waits polls: nobody tells it.
+			// A waiter polls, because it gets no hint.
 			w := p.token()
 			p.want(p.do(cache.OpJoin, mode, "k", w), cache.Queued)
 			p.want(p.do(cache.OpJoin, mode, "k", w), cache.Queued)
@@ -123,7 +123,7 @@ func TestForeignDeletionIsALossForEitherMode(t *testing.T) {
 		if !f.unlock("k", "foreign") {
 			t.Fatal("the plain locker lost its lock")
 		}
-		// Readers of before are not readers of now.
+		// Earlier readers are not present readers.
 		next, _ := p.take("k", cache.Shared)
 		p.want(p.do(cache.OpRenew, cache.Shared, "k", tok), cache.NotHeld)
 		p.want(p.do(cache.OpRelease, cache.Shared, "k", next), cache.Done)

@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// reply makes of bytes what go-redis makes of a server's answer: numbers, texts, nothing, and lists
-// of them.
+// reply makes a value from bytes as go-redis makes it from a server's answer: a number, a text,
+// nil, or a list of such values.
 func reply(b []byte, depth int) (v any, rest []byte) {
 	if len(b) == 0 {
 		return nil, nil
@@ -42,14 +42,14 @@ func reply(b []byte, depth int) (v any, rest []byte) {
 	return list, b
 }
 
-// FuzzAnswer: whatever a server answers to a script, every op ends in one of the ways that there
-// are, and only what is granted has a base.
+// FuzzAnswer checks that every op ends with a valid status, whatever a server answers to a script,
+// and that only grants have a base.
 func FuzzAnswer(f *testing.F) {
 	f.Add([]byte{1, 7})
 	f.Add([]byte{4 + 5*4, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 3, 1, 100})
 	f.Add([]byte{4 + 5*4, 1, 0, 1, 2, 1, 6, 3 + 5*9, '-', 'R', 'E', 'A', 'D', 'O', 'N', 'L', 'Y'})
 	f.Add([]byte{4 + 5*7, 1, 1, 1, 0, 1, 0, 3 + 5*2, 'f', 'k', 1, 2, 1, 15, 1, 1})
-	// queued for ages
+	// These ops are queued for a very long time.
 	f.Add([]byte("\x18\x02\x00\x00\x00\x00\x01\x00\x00\f\x01\x01\x01\"M7\xec\xb5\xdf\a\x13\aN"))
 	f.Add([]byte{4 + 5, 3 + 5*3, 'O', 'O', 'M'})
 	f.Fuzz(func(t *testing.T, b []byte) {

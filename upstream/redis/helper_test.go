@@ -32,7 +32,7 @@ func newPeer(t *testing.T, srv *testserver.Redis, query string) *peer {
 	return &peer{T: t, Store: open(t, srv, query)}
 }
 
-// lazy is a peer that does not wait for its server.
+// lazyPeer returns a peer that does not wait for its server.
 func lazyPeer(t *testing.T, url string) *peer {
 	t.Helper()
 	cfg, err := redis.Parse(url)
@@ -60,7 +60,7 @@ func (p *peer) want(r cache.Result, st cache.Status) {
 	storetest.Want(p.T, r, st)
 }
 
-// take is a try that has to succeed.
+// take is a try that must succeed.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -69,8 +69,8 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine
-// stands still.
+// repeated repeats a try until it succeeds, because a machine may stall for longer than the
+// timeout.
 func (p *peer) repeated(key string) (token uint64) {
 	p.Helper()
 	token = p.token()
@@ -83,7 +83,7 @@ func (p *peer) eventually(what string, ok func() bool) {
 	storetest.Eventually(p.T, bound, what, ok)
 }
 
-// pair is a master with one replica that follows.
+// pair starts a master with one connected replica.
 func pair(t testing.TB, args ...string) (master, replica *testserver.Redis) {
 	t.Helper()
 	master = testserver.StartRedis(t, append([]string{"--repl-diskless-sync-delay", "0"}, args...)...)

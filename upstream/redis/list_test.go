@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// listAll collects all pages.
+// listAll returns the locks of all pages.
 func (p *peer) listAll(prefix string, limit int) (all []upstream.Lock) {
 	p.Helper()
 	cursor := ""

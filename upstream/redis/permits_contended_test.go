@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// listens waits until p hears hints, and takes what heard needs.
+// listens waits until p receives hints, and acquires the lock that heard needs.
 func (p *peer) listens(by *peer) {
 	p.Helper()
 	tok, _ := p.take("listening", cache.Exclusive)
@@ -26,7 +26,8 @@ func (p *peer) listens(by *peer) {
 	p.takePermits(p.Instance(), 1, 1)
 }
 
-// heard is what p was told since the last time, in order, by what has been answered.
+// heard returns the hints that p has received since the last call, in order. It waits for all hints
+// that earlier answers have caused.
 func (p *peer) heard(by *peer) (hs []string) {
 	p.Helper()
 	by.want(by.permit(cache.OpJoin, p.Instance(), 1, 1<<40), cache.Queued)
@@ -73,7 +74,7 @@ func TestAsManyAreToldAsCanCome(t *testing.T) {
 	pHeld, qHeld := p.takePermits("k", limit, 5), q.takePermits("k", limit, 5)
 	w := r.joinPermits("k", limit, 300)
 	check("the first of many waits", []string{"wanted"}, []string{"wanted"}, nil)
-	for range 2 { // of the holders' own hosts: the one before it is told, once a call
+	for range 2 { // the waiter is a holder's host, so its predecessor is told once in each call
 		p.joinPermits("k", limit, 3)
 	}
 	check("a holder's host waits too", nil, nil, []string{"wanted", "wanted"})
@@ -95,7 +96,7 @@ func TestAsManyAreToldAsCanCome(t *testing.T) {
 	r.allPermits(w[4:5], cache.OpWithdraw, cache.Done)
 	check("one changes its mind", nil, nil, free(5, 6))
 	r.allPermits(w[100:200], cache.OpWithdraw, cache.Done)
-	if hs := r.heard(q); len(hs) > 1 { // it may be told again
+	if hs := r.heard(q); len(hs) > 1 { // the hint may come again
 		t.Errorf("far back they change theirs: %v", hs)
 	}
 	p.allPermits(pHeld, cache.OpRelease, cache.Done)
@@ -106,7 +107,7 @@ func TestAsManyAreToldAsCanCome(t *testing.T) {
 	}
 }
 
-// joinPermits queues for n at once.
+// joinPermits queues for n permits at once.
 func (p *peer) joinPermits(key string, limit uint32, n int) (ops []upstream.Op) {
 	p.Helper()
 	for range n {
@@ -116,17 +117,17 @@ func (p *peer) joinPermits(key string, limit uint32, n int) (ops []upstream.Op) 
 	return ops
 }
 
-// claim is a token of one of the peers of the model below.
+// claim is a token of one of the peers of semModel.
 type claim struct {
 	at    int
 	token uint64
 }
 
-// semModel is what a semaphore has to be like.
+// semModel is the expected state of a semaphore.
 type semModel struct {
 	held  map[claim]bool
 	queue []claim
-	limit map[claim]uint32 // as those in the queue believe
+	limit map[claim]uint32 // as the queued tokens named it
 }
 
 func (m *semModel) before(c claim) (n int, queued bool) {
@@ -140,7 +141,8 @@ func (m *semModel) leave(c claim) {
 	m.queue = slices.DeleteFunc(m.queue, func(x claim) bool { return x == c })
 }
 
-// wanted says that another than at waits and cannot come, by what the first believes.
+// wanted reports whether another peer than at waits and cannot have a permit, by the limit that the
+// first token named.
 func (m *semModel) wanted(at int) bool {
 	for i, c := range m.queue {
 		if c.at != at && len(m.held)+i >= int(m.limit[m.queue[0]]) {
@@ -150,7 +152,7 @@ func (m *semModel) wanted(at int) bool {
 	return false
 }
 
-// acquire is what a try or a join has to come to.
+// acquire returns the expected status of a try or a join.
 func (m *semModel) acquire(c claim, limit uint32, join bool) cache.Status {
 	before, queued := m.before(c)
 	switch {
@@ -179,7 +181,7 @@ func (m *semModel) release(c claim, kind cache.OpKind) cache.Status {
 	return cache.NotHeld
 }
 
-// step carries out a batch on model and store alike.
+// step carries out a batch on the model and on the store.
 func (m *semModel) step(t *testing.T, ps []*peer, at int, ops []upstream.Op) {
 	t.Helper()
 	// A batch's releases come first, then renewals, then acquires, each in their order.
@@ -249,7 +251,7 @@ func TestPermitsAreAsTheModelSays(t *testing.T) {
 					op := permitOp([]cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew,
 						cache.OpRelease, cache.OpWithdraw,
 						cache.OpPeek}[rnd.IntN(7)], key, 4, 0)
-					if seed >= 4 { // they do not agree
+					if seed >= 4 { // the peers have different limits
 						op.Limit += uint32(rnd.IntN(3))
 					}
 					if n := len(old[at]); n > 0 && rnd.IntN(3) > 0 {

@@ -38,13 +38,13 @@ func TestPermitsEndWithTheirServer(t *testing.T) {
 	}
 }
 
-// Whether it has happened or not, asking again with the same tokens settles it, and no
-// permit is used up by not knowing.
+// Another request with the same tokens settles an unresolved request, whether it was carried out or
+// not. No permit is lost.
 func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p, q := newPeer(t, srv, "timeout=500ms"), newPeer(t, srv, "timeout=10s")
-	// p with more time
+	// This is p with a longer timeout.
 	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", continuing(p.Instance()))}
 	const limit = 4
 	unknown := func(ops ...upstream.Op) {
@@ -55,8 +55,8 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 			})
 			srv.Pause()
 			rs := p.try(ops...)
-			srv.Resume() // finds it all in its socket
-			// this process stood still, and sent nothing
+			srv.Resume() // it has all requests in its socket
+			// This process stalled and sent nothing.
 			if rs[0].Status == cache.Refused && rs[1].Status == cache.Refused {
 				return false
 			}
@@ -80,7 +80,7 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 		q.allPermits(got, cache.OpRelease, cache.Done)
 	}
 	a, b := permitOp(cache.OpTry, "k", limit, p.token()), permitOp(cache.OpJoin, "k", limit, p.token())
-	unknown(a, b) // and they have happened
+	unknown(a, b) // and they were carried out
 	p.eventually("both stand", func() bool { return q.permit(cache.OpPeek, "k", 0, 0).Status == cache.Busy })
 	free(limit - 2)
 	sure.allPermits([]upstream.Op{a, b}, cache.OpTry, cache.Granted)
@@ -94,7 +94,7 @@ func TestPermitsWhoseAnswersAreLost(t *testing.T) {
 	p.want(rs[1], cache.Done)
 	free(limit)
 
-	// What did not happen: the server ends with it in its socket.
+	// These requests are not carried out, because the server ends with them in its socket.
 	ops := []upstream.Op{permitOp(cache.OpTry, "k", limit, p.token()),
 		permitOp(cache.OpJoin, "k", limit, p.token())}
 	srv.Pause()
@@ -127,8 +127,8 @@ func (p *peer) try(ops ...upstream.Op) []cache.Result {
 	return res
 }
 
-// A permit that nobody knows of any more comes back when its TTL is over, although the
-// semaphore never rests.
+// A permit that no daemon knows any more becomes free when its TTL is over, although the semaphore
+// is always in use.
 func TestAnOrphanedPermitComesBack(t *testing.T) {
 	srv := testserver.StartRedisFaketime(t)
 	p, q, r := newPeer(t, srv, "waiter_lease=1m"), newPeer(t, srv, "waiter_lease=1m"),
@@ -153,7 +153,7 @@ func TestAnOrphanedPermitComesBack(t *testing.T) {
 	p.allPermits(kept, cache.OpRenew, cache.Done)
 }
 
-// Not looked at by anybody else meanwhile, it is over all the same.
+// A permit ends at its TTL even if no other op checks it.
 func TestAPermitThatIsOverIsNotHeld(t *testing.T) {
 	srv := testserver.StartRedisFaketime(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
@@ -228,7 +228,7 @@ func TestPermitsThatNoReplicaHas(t *testing.T) {
 		}
 	}
 	q.takePermits("k", 4, 1)
-	p.want(p.permit(cache.OpTry, "k", 4, p.token()), cache.Busy) // done all the same
+	p.want(p.permit(cache.OpTry, "k", 4, p.token()), cache.Busy) // the release was carried out
 	p.allPermits(held[1:], cache.OpRelease, cache.Done)
 	replica.Resume()
 	p.eventually("the replica follows again", func() bool {
@@ -285,7 +285,7 @@ func TestHoldersKeepTheirPermitsWhileTheSlotIsOnItsWay(t *testing.T) {
 		}
 	}
 	p.allPermits(gone[:1], cache.OpRelease, cache.Done)
-	// it could be queued
+	// The token could be queued.
 	p.want(p.apply(permitOp(cache.OpRelease, "{t}gone", 4, gone[0].Token))[0], cache.Refused)
 	p.want(p.apply(permitOp(cache.OpRenew, "{t}gone", 4, gone[0].Token))[0], cache.NotHeld)
 	h.MoveKeys(h.slot, h.from, h.to)

@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// tries asks for n permits in batches, and returns those that it gets.
+// tries requests n permits in batches, and returns the ops of the granted ones.
 func (p *peer) tries(key string, limit uint32, n int, ttl time.Duration) (got []upstream.Op,
 	bases []uint64) {
 	p.Helper()
@@ -38,7 +38,7 @@ func (p *peer) tries(key string, limit uint32, n int, ttl time.Duration) (got []
 	return got, bases
 }
 
-// crowd is some daemons with the permits that they have of one semaphore.
+// crowd has some daemons with their permits of one semaphore.
 type crowd struct {
 	*testing.T
 	ps  [3]*peer
@@ -64,7 +64,7 @@ func TestAThousandPermitsAreOneThousand(t *testing.T) {
 	})
 }
 
-// takeAll has all try for more than there are, at once.
+// takeAll makes all daemons try for more permits than there are, at once.
 func (c *crowd) takeAll() {
 	c.Helper()
 	var bases [3][]uint64
@@ -85,7 +85,7 @@ func (c *crowd) takeAll() {
 	}
 }
 
-// listed looks for each permit in the list.
+// listed checks that the list has each permit.
 func (c *crowd) listed(page, waiters int) {
 	c.Helper()
 	held := map[string]int{}
@@ -102,8 +102,8 @@ func (c *crowd) listed(page, waiters int) {
 	}
 }
 
-// change has two renew all while the third gives all back, those that queue take those,
-// and all give theirs back.
+// change makes two daemons renew all permits while the third releases all of its permits. Waiters
+// take these, and then all daemons release theirs.
 func (c *crowd) change(w []upstream.Op) {
 	c.Helper()
 	var wg sync.WaitGroup
@@ -132,7 +132,7 @@ func (c *crowd) change(w []upstream.Op) {
 	}
 }
 
-// comeBack has most end by themselves.
+// comeBack lets most permits end by themselves.
 func (c *crowd) comeBack() {
 	c.Helper()
 	short, _ := c.ps[0].tries("k", crowdLimit, 700, time.Second)
@@ -153,8 +153,8 @@ func (c *crowd) comeBack() {
 	}
 }
 
-// siege is a few daemons that take and give back permits of a few semaphores without
-// end. It sees when too many are inside.
+// siege has a few daemons that acquire and release permits of a few semaphores continuously. It
+// notices too many holders.
 type siege struct {
 	t       *testing.T
 	keys    []string
@@ -167,8 +167,8 @@ type siege struct {
 
 const siegeLimit = 3
 
-// daemon works at each semaphore with a few tokens at a time. What it does not know it
-// settles by its token.
+// daemon uses a few tokens of each semaphore at a time. It settles unresolved requests by their
+// tokens.
 func (s *siege) daemon(who int, p *peer) {
 	rnd := rand.New(rand.NewPCG(uint64(who), 6))
 	type work struct {

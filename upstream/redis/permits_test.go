@@ -24,7 +24,7 @@ func (p *peer) permit(kind cache.OpKind, key string, limit uint32, token uint64)
 	return p.apply(permitOp(kind, key, limit, token))[0]
 }
 
-// takePermits takes n at once.
+// takePermits takes n permits at once.
 func (p *peer) takePermits(key string, limit uint32, n int) (ops []upstream.Op) {
 	p.Helper()
 	for range n {
@@ -34,7 +34,7 @@ func (p *peer) takePermits(key string, limit uint32, n int) (ops []upstream.Op) 
 	return ops
 }
 
-// allPermits does one thing with permits, in batches.
+// allPermits carries out one kind of op on permits, in batches.
 func (p *peer) allPermits(ops []upstream.Op, kind cache.OpKind,
 	want cache.Status) (rs []cache.Result) {
 	p.Helper()
@@ -92,7 +92,7 @@ func TestFencesOfPermitsAndLocksAreOneSequence(t *testing.T) {
 				floor = last + uint64(rnd.IntN(1000))
 			}
 			var ops []upstream.Op
-			for range 1 + rnd.IntN(200) { // more than go into one call
+			for range 1 + rnd.IntN(200) { // more than fit into one call
 				op := permitOp(cache.OpTry, "{k}", 1<<20, at.token())
 				switch rnd.IntN(3) {
 				case 0:
@@ -113,7 +113,7 @@ func TestFencesOfPermitsAndLocksAreOneSequence(t *testing.T) {
 				}
 				seen[r.Base], high = true, max(high, r.Base)
 			}
-			// Fetched anew while held, they are new too.
+			// A new base for a held permit is new, too.
 			for i := range ops[:3%len(ops)] {
 				ops[i].Kind, ops[i].Rebase, ops[i].Floor = cache.OpRenew, true, high
 			}
@@ -132,7 +132,7 @@ func TestFencesOfPermitsAndLocksAreOneSequence(t *testing.T) {
 
 func TestPermitsOnAnOlderServer(t *testing.T) {
 	defer redis.BeforeRedis62()()
-	// As subtests, so that their stores are closed before the scripts are as they were.
+	// These are subtests, so that their stores are closed before the scripts are restored.
 	t.Run("last", TestASemaphoreLastsAsLongAsItsLongestPermit)
 	t.Run("hints", TestAsManyAreToldAsCanCome)
 	t.Run("end", TestPermitsEndWithTheirServer)

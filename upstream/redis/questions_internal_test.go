@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// One host is asked far more than it can answer while the server does not take messages. Hints, by
-// which locks are handed on, are not lost for it, and are sent first.
+// A host gets far more questions than it can answer, while the server does not accept messages.
+// Hints, on which waiters depend, are not lost because of that, and are sent first.
 func TestQuestionsDoNotCrowdOutHints(t *testing.T) {
 	s := &Store{cfg: Config{Prefix: "lock:"}, hintQueue: make(chan string, hintBuffer),
 		messageQueue: make(chan string, 2*maxAnswers)}
@@ -48,7 +48,7 @@ func TestQuestionsDoNotCrowdOutHints(t *testing.T) {
 	}
 }
 
-// The successor of a daemon has the same instance id, and hears the answers to questions of its
+// The successor of a daemon has the same instance id, and receives the answers to questions of its
 // predecessor.
 func TestAnAnswerToThePredecessorIsNotTakenForOneToTheSuccessor(t *testing.T) {
 	question := func() []*upstream.Question { return []*upstream.Question{{Daemon: upstream.NewInstance()}} }

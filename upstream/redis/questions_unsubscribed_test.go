@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A host that hears nothing asks nothing: it would wait for answers that it cannot hear, and mute
-// those that give them.
+// A host without its channel asks nothing. It would wait for answers that it cannot receive, and
+// mute the daemons that send them.
 func TestAHostWithoutItsChannelAsksNothing(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	holder, hears := newPeer(t, srv, ""), newPeer(t, srv, "")

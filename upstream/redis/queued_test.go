@@ -73,10 +73,10 @@ func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 					p.want(p.do(cache.OpRelease, 0, key, held), cache.Done)
 					r.want(r.do(cache.OpTry, cache.Exclusive, key, r.token()), cache.Busy)
 				}
-				// it is free, and not for us
+				// The lock is free, but not for us.
 				r.want(r.do(cache.OpTry, cache.Exclusive, key, r.token()), cache.Busy)
 				barge()
-				// A counter that was lost, or that is ahead, loses no mark.
+				// The mark is kept if the counter was lost or is ahead.
 				k.srv.Do("DEL", k.beside+"fence")
 				if i > 0 {
 					last = 0 // the counter was ahead of the clock
@@ -90,7 +90,7 @@ func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
 				marked(true)
 				join(cache.Granted)
 				q.want(q.do(cache.OpRelease, 0, key, w), cache.Done)
-				// With the end of the mark the counter is plain again.
+				// When the mark has ended, the counter has no q again.
 				n := 0
 				p.eventually("nobody looks any more", func() bool {
 					n++

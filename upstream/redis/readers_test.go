@@ -9,7 +9,7 @@ import (
 )
 
 // A reader of a host replaces an earlier one of the same host, whose release is pending and which
-// was the only reader. The set of readers ends by itself, as the lock does.
+// was the only reader. The set of readers expires, as the lock does.
 func TestTheSetOfReadersEndsIfItsOnlyReaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartRedis(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// redispy is redis-py's Lock in a process of its own.
+// redispy is a separate process with redis-py's Lock.
 type redispy struct {
 	*testing.T
 	in    io.WriteCloser
@@ -56,7 +56,7 @@ func startRedispy(t *testing.T, srv *testserver.Redis) *redispy {
 		}
 	}()
 	t.Cleanup(func() {
-		_ = in.Close() // its main loop ends, and what waits there with it
+		_ = in.Close() // its main loop ends, and its waits end with it
 		<-read
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("redis-py: %v\n%s", err, stderr.String())
@@ -76,7 +76,7 @@ func (p *redispy) send(command ...any) {
 	}
 }
 
-// says waits for the next answer, which has to be want.
+// says waits for the next answer, which must be want.
 func (p *redispy) says(want any) {
 	p.Helper()
 	select {
@@ -111,7 +111,7 @@ func TestRedisPyIsKeptOutByEitherMode(t *testing.T) {
 		py.says(true)
 		py.send("try", "a", "lock:k", pyTTL)
 		py.says(false)
-		// It waits until we are done.
+		// redis-py waits until we release.
 		py.send("wait", "a", "lock:k", pyTTL, bound.Seconds())
 		for range 20 {
 			p.want(p.do(cache.OpRenew, mode, "k", tok), cache.Done)
@@ -164,9 +164,9 @@ func TestRedisPyAndWeTakeTurns(t *testing.T) {
 		w := q.token()
 		q.want(q.do(cache.OpJoin, cache.Exclusive, "k", w), cache.Queued)
 		p.want(p.do(cache.OpRelease, mode, "k", a), cache.Done)
-		py.says([]any{"x", true}) // it knows of no queue
+		py.says([]any{"x", true}) // redis-py ignores our queue
 		q.want(q.do(cache.OpJoin, cache.Exclusive, "k", w), cache.Queued)
-		// What we had before does not touch what it has now, and the other way.
+		// Our earlier lease does not affect its present one, and vice versa.
 		p.want(p.do(cache.OpRelease, mode, "k", a), cache.NotHeld)
 		p.want(p.do(cache.OpRenew, mode, "k", a), cache.NotHeld)
 		py.send("release", "x")

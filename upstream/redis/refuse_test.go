@@ -40,7 +40,7 @@ func TestOutOfMemoryRefusesAcquiresAndKeepsLeases(t *testing.T) {
 	p.want(p.do(cache.OpDowngrade, cache.Exclusive, "down", down), cache.Done)
 	p.want(p.do(cache.OpRenew, cache.Shared, "down", down), cache.Done)
 	p.want(p.rebase("ex", ex), cache.Done)
-	// In one batch, what frees memory does not let the rest pass half-way.
+	// In one batch, an op that frees memory does not let the others be carried out partly.
 	res := make([]cache.Result, 3)
 	_ = p.Apply(t.Context(), []upstream.Op{
 		{Kind: cache.OpTry, Key: "n1", Token: p.token(), TTL: long},
@@ -74,7 +74,7 @@ func TestReplicaRefuses(t *testing.T) {
 	p := newPeer(t, srv, "")
 	a, _ := p.take("a", cache.Exclusive)
 	b, _ := p.take("b", cache.Shared)
-	srv.Do("REPLICAOF", "127.0.0.1", "1") // nobody is there: the data stays
+	srv.Do("REPLICAOF", "127.0.0.1", "1") // there is no master, so the data stays
 	ops := []upstream.Op{
 		{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long},
 		{Kind: cache.OpTry, Mode: cache.Shared, Key: "d", Token: p.token(), TTL: long},
@@ -99,7 +99,7 @@ func TestReplicaRefuses(t *testing.T) {
 		!strings.Contains(err.Error(), "replica") {
 		t.Errorf("opening it: %v", err)
 	}
-	// A new connection is looked at before anything is sent on it.
+	// A new connection is checked before a request is sent on it.
 	srv.Do("CLIENT", "KILL", "TYPE", "normal")
 	p.eventually("the connection is gone", func() bool {
 		r := p.do(cache.OpTry, cache.Exclusive, "c", p.token())
@@ -178,7 +178,7 @@ func TestForeignTypeAtAKeyIsBusyAndTouchesNoNeighbour(t *testing.T) {
 			add(cache.Granted, cache.OpTry, cache.Mode(i%2), key+c.kind.String()+c.mode.String())
 		}
 	}
-	// What stands where a sibling should cannot be made sense of: refused, alone.
+	// A key of a wrong type has the name of a sibling. Only the op of its lock is refused.
 	add(cache.Refused, cache.OpTry, cache.Exclusive, "odd")
 	add(cache.Granted, cache.OpTry, cache.Exclusive, "even")
 	res := make([]cache.Result, len(ops))

@@ -25,11 +25,12 @@ func TestBehindSentinel(t *testing.T) {
 		b, _ := p.take("b", cache.Shared)
 		old := c.Master()
 		c.Failover()
-		// It still says that it is a master, and would still grant.
+		// The old master still reports that it is a master, and would still grant.
 		p.eventually("nobody uses the old master any more", func() bool {
 			p.do(cache.OpPeek, 0, "a", 0)
 			q.do(cache.OpPeek, 0, "a", 0)
-			list, err := old.Admin().ClientList(t.Context()).Result() // cut when it is demoted
+			// the connection is cut when the node is demoted.
+			list, err := old.Admin().ClientList(t.Context()).Result()
 			return err == nil && !strings.Contains(list, "name=locksidecar")
 		})
 		if old.Info("role") != "master" {

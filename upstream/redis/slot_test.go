@@ -9,7 +9,7 @@ import (
 )
 
 func TestSlotsAreRedisOwn(t *testing.T) {
-	// CLUSTER KEYSLOT's answers; TestSlotsAreTheServersOwn asks a real one.
+	// These are answers of CLUSTER KEYSLOT. TestSlotsAreTheServersOwn asks a real server.
 	for name, want := range map[string]uint16{
 		"": 0, "123456789": 12739, "foo": 12182, "{foo}bar": 12182, "x{foo}{bar}": 12182,
 		"lock:{user1000}.following": 3443, "{user1000}.followers": 3443,
@@ -39,7 +39,7 @@ func TestTheTableOfTagsIsThatOfTheLayout(t *testing.T) {
 		}
 	}
 	sum := sha256.Sum256([]byte(strings.Join(tags, " ")))
-	// Daemons of all versions have to agree on it.
+	// Daemons of all versions must have the same table.
 	if got := hex.EncodeToString(sum[:8]); got != "65ea9f1abd0ac6d5" {
 		t.Errorf("the table has changed: %s", got)
 	}

@@ -28,7 +28,7 @@ func openStore(t testing.TB, url string, set ...func(*redis.Config)) *redis.Stor
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Timeout == redis.DefaultTimeout { // a busy machine stands still for longer
+	if cfg.Timeout == redis.DefaultTimeout { // a busy machine may stall for longer
 		cfg.Timeout = 5 * time.Second
 	}
 	s := storetest.Opened(t, func() (*redis.Store, error) {
@@ -61,7 +61,7 @@ func reach(t testing.TB, url, prefix string) *redis.Store {
 	return s
 }
 
-// conform runs the suite at a URL; servers are those that keep what it says.
+// conform runs the suite at a URL. servers returns the servers behind it.
 func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 	if !strings.Contains(url, "?") {
 		url += "?"
@@ -84,8 +84,8 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 			}})
 }
 
-// theServer is the one that faults are made at; nil when there are several, whose
-// faults have tests of their own.
+// theServer returns the server for the tests of faults. It is nil if there are several, because
+// their faults have separate tests.
 func theServer(all []*testserver.Redis) *storetest.Server {
 	if len(all) != 1 {
 		return nil
@@ -117,8 +117,8 @@ func TestConformanceWithAReplica(t *testing.T) {
 
 func TestConformanceBehindSentinel(t *testing.T) {
 	t.Parallel()
-	// The suite stops the master for moments: no reason to fail over, however long a
-	// busy machine makes them.
+	// The suite stops the master for moments, which must not cause a failover, even if a busy machine
+	// prolongs them.
 	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+
 		testserver.MasterName+" 60000")
 	conform(t, c.URL(), func() []*testserver.Redis { return []*testserver.Redis{c.Master()} })

@@ -8,7 +8,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// WAITAOF came with Redis 7.2: where the tests' server is older, this is all there is.
+// WAITAOF exists since Redis 7.2. If the tests' server is older, this is the only test of it.
 func TestAcknowledgementsAreCounted(t *testing.T) {
 	for _, c := range []struct {
 		aof    AOF

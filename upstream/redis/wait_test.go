@@ -40,7 +40,7 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 		{cache.OpRenew, cache.Exclusive, "ex", ex, cache.Unknown},
 		{cache.OpRenew, cache.Shared, "sh", sh, cache.Unknown},
 		{cache.OpDowngrade, cache.Exclusive, "down", down, cache.Unknown},
-		// What gives nobody anything needs nobody to know it.
+		// Ops that grant nothing need no acknowledgement.
 		{cache.OpRelease, cache.Exclusive, "out", out, cache.Done},
 		{cache.OpWithdraw, cache.Exclusive, "out", p.token(), cache.Done},
 		{cache.OpPeek, cache.Exclusive, "ex", 0, cache.Busy},
@@ -57,7 +57,7 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 			t.Errorf("%v has base %d", c.kind, r.Base)
 		}
 	}
-	// The store carried it out all the same: an unresolved request.
+	// The server has carried it out, so it is an unresolved request.
 	q.want(q.do(cache.OpTry, cache.Exclusive, "new", q.token()), cache.Busy)
 	p.want(p.do(cache.OpWithdraw, cache.Exclusive, "new", asked), cache.Done)
 	replica.Resume()
@@ -81,8 +81,7 @@ func (p *peer) impatient(srv *testserver.Redis) *peer {
 
 func TestARenewalLaneWaitsOnItsOwnConnection(t *testing.T) {
 	t.Parallel()
-	// WAIT is about its own connection's writes: were it on another one, it would
-	// say yes at once.
+	// WAIT counts the writes of its own connection. On another connection, it would succeed at once.
 	master, replica := pair(t)
 	p := newPeer(t, master, "wait_replicas=1&wait_timeout=9s&timeout=10s")
 	var ops []upstream.Op
@@ -144,9 +143,8 @@ func TestAServerTooOldForWAITAOFIsRefusedAtStart(t *testing.T) {
 	}
 }
 
-// A replica becomes the master while the old one, cut off, still serves: the next
-// holder is let in beside the first, unless grants wait. The fence tells them apart
-// either way.
+// A replica becomes the master while the old master, which is cut off, still serves. Unless grants
+// wait for replicas, a second holder gets the lock beside the first. The fences differ in any case.
 func TestOverlapAfterAFailoverWithAndWithoutWaiting(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

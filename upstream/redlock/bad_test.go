@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// fails is why a store cannot be opened.
+// fails returns the error of opening a store.
 func fails(t *testing.T, url string) string {
 	t.Helper()
 	cfg, err := redlock.Parse(url)
@@ -72,7 +72,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 func TestAnOpThatNobodyTakesIsRefusedAndTheStoreIsNotDown(t *testing.T) {
 	c := start(t, 3)
 	p := newPeer(t, c.url(patient))
-	// Two nodes decide; what the third did, if it is the last to answer, is not known yet.
+	// Two nodes decide. If the third is the last to answer, its effect is not known yet.
 	var res []upstream.Result
 	var err error
 	var b uint64

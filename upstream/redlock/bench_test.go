@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// BenchmarkPairs is acquires and releases in batches of so many keys, without
-// contention: go test -bench Pairs -run xxx ./upstream/redlock
+// BenchmarkPairs measures uncontended acquires and releases in batches: go test -bench Pairs -run
+// xxx ./upstream/redlock
 func BenchmarkPairs(b *testing.B) {
 	for _, nodes := range []int{1, 3, 5} {
 		for _, keys := range []int{1, 64} {

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The clocks of all nodes jump together, as they do by one wrong time server.
+// The clocks of all nodes jump together, as with a wrong time server.
 func TestConformanceOfClock(t *testing.T) {
 	t.Parallel()
 	var c cluster

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 )
 
-// members are what a store asks its nodes' maker for.
+// members returns the parameters with which a store makes its nodes.
 func members(t *testing.T, cfg redlock.Config) (ms []redlock.Member) {
 	t.Helper()
 	s, err := redlock.OpenLazy(cfg, func(m redlock.Member) (upstream.Store, error) {

@@ -2,7 +2,7 @@ package redlock
 
 import "time"
 
-// WithGrace makes calls wait at least d for the nodes that are not needed.
+// WithGrace makes calls wait at least d for the nodes outside the quorum.
 func WithGrace(d time.Duration) func(*Config) { return func(c *Config) { c.grace = d } }
 
 // Left returns the number of leases in the store, and of pending releases at its nodes.
@@ -15,5 +15,5 @@ func (s *Store) Left() (leases, pending int) {
 	return len(s.leases), pending
 }
 
-// WithSeed makes what the store does at random repeatable.
+// WithSeed makes the random choices of the store repeatable.
 func WithSeed(seed uint64) func(*Config) { return func(c *Config) { c.seed = seed } }

@@ -13,13 +13,13 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 )
 
-// The tests here are the table of doc.go.
+// These tests check the table in doc.go.
 
-// A timeout that no test waits for unless what it states is wrong.
+// patient has a timeout that a test reaches only if it fails.
 const patient = "timeout=20s"
 
-// goesOn checks that locks are had, renewed, downgraded and released, each long
-// before a node's timeout.
+// goesOn checks that locks are granted, renewed, downgraded and released, each long before a node's
+// timeout.
 func goesOn(t *testing.T, p *peer) {
 	t.Helper()
 	for i := range 30 {
@@ -52,7 +52,7 @@ func TestTwoOfFiveDown(t *testing.T) {
 		p.renew("held", tok)
 		return c.standing("held") == 5
 	})
-	// So it bears the loss of two others.
+	// So the lease survives the loss of two other nodes.
 	c[0].Kill()
 	c[2].Kill()
 	p.renew("held", tok)
@@ -100,7 +100,7 @@ func TestTwoOfFiveSlow(t *testing.T) {
 		x.Delay(faultproxy.Both, 300*time.Millisecond)
 	}
 	start := time.Now()
-	goesOn(t, p) // 150 calls, of which a few wait a little for the slow ones
+	goesOn(t, p) // 150 calls, of which a few wait a little for the slow nodes
 	if d := time.Since(start); d > 20*time.Second {
 		t.Errorf("it took %v", d)
 	}
@@ -115,12 +115,12 @@ func TestTwoOfFiveFlushed(t *testing.T) {
 	rd, _ := p.take("read", cache.Shared)
 	c[1].Do("FLUSHALL")
 	c[2].Do("FLUSHALL")
-	for range 5 { // what is left of the quorum keeps it
+	for range 5 { // the rest of the quorum keeps it
 		p.want(q.try("held"), cache.Busy)
 		p.want(q.try("read"), cache.Busy)
 		q.settled()
 	}
-	// A renewal that finds a node being healed of another lease leaves it to the next.
+	// If another lease is being healed at a node, a renewal leaves the healing to the next renewal.
 	soon(t, "the flushed nodes have the leases again", func() bool {
 		p.renew("held", tok)
 		p.want(p.do(cache.OpRenew, cache.Shared, "read", rd), cache.Done)
@@ -132,7 +132,7 @@ func TestTwoOfFiveFlushed(t *testing.T) {
 	p.renew("held", tok)
 	p.release("held", tok)
 	q.settled()
-	// The base's quorum has been flushed away piece by piece; the later one is larger.
+	// All nodes of the base's quorum have been flushed, one after the other. The later base is larger.
 	if _, next := q.take("held", cache.Exclusive); next <= base {
 		t.Errorf("base %d after %d", next, base)
 	}
@@ -146,7 +146,7 @@ func TestThreeOfFiveFlushedIsLost(t *testing.T) {
 		s.Do("FLUSHALL")
 	}
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "held", tok), cache.NotHeld)
-	p.settled() // what is left of it is not in anybody's way
+	p.settled() // its remains block nobody
 	c.empty(t)
 	p.take("held", cache.Exclusive)
 }
@@ -269,7 +269,7 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 		r := p.op(upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: time.Second})
 		return r.Status == cache.Granted
 	})
-	// One votes no more, one is down: what the third alone says counts nothing.
+	// One node does not vote any more and one is down. The answer of the third alone does not count.
 	soon(t, "the lock is had on all", func() bool { return p.Ping(t.Context()) == nil })
 	c[2].Kill()
 	c[0].Kill()
@@ -290,13 +290,13 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 	if d := time.Since(restarted); d < 2*time.Second {
 		t.Errorf("it voted after %v", d)
 	}
-	// A TTL that is longer than what it waits out is refused.
+	// A TTL that is longer than max_ttl is refused.
 	if r := p.try("c"); r.Status != cache.Refused || !strings.Contains(r.Err.Error(), "max_ttl") {
 		t.Errorf("a TTL of a minute is %v (%v)", r.Status, r.Err)
 	}
 }
 
-// Whichever of the two answers first: the other has no vote.
+// The first of the two that answers has the vote, and the other has none.
 func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
 	t.Parallel()
 	const late = 200 * time.Millisecond
@@ -324,7 +324,7 @@ func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
 	t.Cleanup(p.end)
 	c[1].Pause()
 	defer c[1].Resume()
-	// Readers are let in side by side, so that server would vote for one of them twice.
+	// Readers share a key, so this server would vote twice for one of them.
 	if r := p.op(upstream.Op{Kind: cache.OpTry, Key: "a", Mode: cache.Shared, Token: p.token(),
 		TTL: time.Minute}); r.Status == cache.Granted {
 		t.Error("one server was a quorum")
@@ -341,7 +341,7 @@ func TestTwoNodesThatAreOneServerAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow := cfg
-	// a node that does not say in time who it is has no vote, and is no reason not to open
+	// A node that does not identify itself in time has no vote, but the store opens.
 	slow.Timeout = 20 * time.Second
 	if _, err := redlock.Open(t.Context(), slow, member); !errors.Is(err, redlock.ErrSameServer) {
 		t.Errorf("opening: %v", err)

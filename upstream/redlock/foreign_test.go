@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// plainRedlock is what Redlock libraries do: SET NX PX on each node, and
-// compare-and-delete on all when that was not a majority.
+// lock does what Redlock libraries do: SET NX PX on each node, and compare-and-delete on all nodes
+// if there was no majority.
 func (c cluster) lock(key, token string) bool {
 	n := 0
 	for _, s := range c {
@@ -54,14 +54,14 @@ func TestOtherRedlockLibrariesAndWeKeepEachOtherOut(t *testing.T) {
 		c.unlock("k", "foreign")
 		p.release("k", func() uint64 { tok, _ := p.take("k", mode); return tok }())
 	}
-	// A minority of its votes, left behind by a dead one, is in nobody's way.
+	// A minority of votes of a dead locker blocks nobody.
 	c[0].Do("SET", "lock:k", "dead", "PX", "60000")
 	c[1].Do("SET", "lock:k", "dead", "PX", "60000")
 	tok, _ := p.take("k", cache.Exclusive)
 	p.renew("k", tok)
 	p.release("k", tok)
 	soon(t, "the nodes without it are released too", func() bool { return c.standing("k") == 2 })
-	// And of another type, too.
+	// A key of another type blocks nobody, either.
 	c[2].Do("LPUSH", "lock:k", "x")
 	p.want(p.try("k"), cache.Busy)
 }

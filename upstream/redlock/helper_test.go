@@ -14,7 +14,7 @@ import (
 
 const (
 	long  = time.Minute
-	bound = 60 * time.Second // for what comes soon: only reached when it never does
+	bound = 60 * time.Second // for events that occur soon; only a fault reaches it
 )
 
 // peer is a store with tokens that rise.
@@ -32,7 +32,7 @@ func newPeer(t testing.TB, url string, set ...func(*redlock.Config)) *peer {
 	return p
 }
 
-// end closes the store; it can be called again.
+// end closes the store. It can be called again.
 func (p *peer) end() {
 	if p.Store == nil {
 		return
@@ -49,7 +49,7 @@ func (p *peer) apply(ops ...upstream.Op) ([]upstream.Result, error) {
 	return p.applyIn(p.Info().Timeout, ops...)
 }
 
-// failing carries out ops that end by the nodes' timeouts, however long this process stands still
+// failing carries out ops that end by the nodes' timeouts, however long this process stalls
 // meanwhile.
 func (p *peer) failing(ops ...upstream.Op) ([]upstream.Result, error) {
 	return p.applyIn(bound, ops...)
@@ -84,7 +84,7 @@ func (p *peer) want(r upstream.Result, st cache.Status) {
 	storetest.Want(p.TB, r, st)
 }
 
-// take is a try that has to succeed; renew and release have to be done.
+// take is a try that must succeed. renew and release must be Done.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -93,8 +93,8 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine
-// stands still.
+// repeated repeats a try until it succeeds, because a machine may stall for longer than the
+// timeout.
 func (p *peer) repeated(key string, mode cache.Mode) (token uint64) {
 	p.Helper()
 	token = p.token()
@@ -112,7 +112,7 @@ func (p *peer) release(key string, token uint64) {
 	p.want(p.do(cache.OpRelease, cache.Exclusive, key, token), cache.Done)
 }
 
-// soon polls until ok, which has to come true.
+// soon polls until ok returns true, which it must.
 func soon(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	storetest.Eventually(t, bound, what, ok)
@@ -124,7 +124,7 @@ func (p *peer) settled() {
 	soon(p, "there are no pending releases", func() bool { _, pending := p.Left(); return pending == 0 })
 }
 
-// empty waits until no node has anything of a lock.
+// empty waits until no node has any key of a lock.
 func (c cluster) empty(t testing.TB) {
 	t.Helper()
 	var left []string
@@ -134,7 +134,7 @@ func (c cluster) empty(t testing.TB) {
 	})
 }
 
-// standing is on how many nodes key is held.
+// standing returns the number of nodes on which key is held.
 func (c cluster) standing(key string) (n int) {
 	for _, s := range c {
 		n += int(s.Do("EXISTS", "lock:"+key).(int64))

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// list lists everything, page by page.
+// list returns the locks of all pages.
 func (p *peer) list(prefix string, limit int) (all []upstream.Lock) {
 	p.Helper()
 	for cursor := ""; ; {
@@ -39,7 +39,7 @@ func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 	for i := range 25 {
 		p.take(fmt.Sprint("b:", i), cache.Exclusive)
 	}
-	c[0].Do("SET", "lock:a:3", "orphan", "PX", "60000") // of a locker that has died between nodes
+	c[0].Do("SET", "lock:a:3", "orphan", "PX", "60000") // of a locker that died after one node
 	c[3].Do("DEL", "lock:a:1")
 	for _, limit := range []int{1, 3, 1000} {
 		locks := p.list("a:", limit)
@@ -80,7 +80,7 @@ func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 	}
 }
 
-// Those to all nodes together; a node that has gone has none.
+// Connections to all nodes count, and a node that is gone has none.
 func TestConnectionsAreCounted(t *testing.T) {
 	t.Parallel()
 	c := start(t, 3)

@@ -28,7 +28,7 @@ func (c cluster) proxied(t *testing.T, query string) (xs []*faultproxy.Proxy, ur
 
 func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 	t.Parallel()
-	// it happened, and it did not
+	// The request is carried out in one case and lost in the other.
 	for _, dir := range []faultproxy.Dir{faultproxy.ToClient, faultproxy.ToServer} {
 		c := start(t, 5)
 		xs, url := c.proxied(t, "timeout=400ms")
@@ -42,7 +42,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 		var tok uint64
 		var res []upstream.Result
 		var err error
-		soon(t, "both are sent", func() bool { // not to nodes that a busy machine has made late already
+		soon(t, "both are sent", func() bool { // a busy machine may have made a node late already
 			lose(false)
 			soon(t, "the nodes answer", func() bool { return p.Ping(t.Context()) == nil })
 			lose(true)
@@ -62,7 +62,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 			t.Errorf("the error is %v", err)
 		}
 		lose(false)
-		// Nobody asks again, and all the same nothing is left of either.
+		// No op follows, but nothing remains of either request.
 		p.settled()
 		c.empty(t)
 		q.take("a", cache.Exclusive)
@@ -93,7 +93,7 @@ func TestCutConnectionsAreMadeAnew(t *testing.T) {
 				x.Cut()
 			}
 		}
-		if i%2 == 1 { // a minority: nobody notices
+		if i%2 == 1 { // a minority loses it, which nobody notices
 			p.renew("held", tok)
 			continue
 		}

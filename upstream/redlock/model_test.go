@@ -19,13 +19,13 @@ import (
 // simMaxTTL is the longest TTL of the simulation.
 const simMaxTTL = 4 * time.Second
 
-// sim is one run: some servers, some instances that want a few keys, from a seed.
+// sim is one run from a seed, with some servers and some instances that acquire a few keys.
 type sim struct {
 	t     *testing.T
 	seed  uint64
 	rnd   *rand.Rand
 	srvs  []*server
-	world sync.WaitGroup // requests on their way
+	world sync.WaitGroup // requests in flight
 	rmu   sync.Mutex     // of the links' rnd
 
 	mu     sync.Mutex
@@ -37,7 +37,7 @@ type sim struct {
 	trace  bool // one seed alone is run
 }
 
-// tenure is somebody's belief that it holds a key.
+// tenure is the time for which an instance believes that it holds a key.
 type tenure struct {
 	who   string
 	mode  cache.Mode
@@ -107,8 +107,7 @@ func (s *sim) run() {
 	s.world.Wait()
 }
 
-// misfortune befalls the servers: they stand still, and restart, having forgotten
-// everything.
+// misfortune stops servers, and restarts them without their data.
 func (s *sim) misfortune(done chan struct{}, rnd *rand.Rand) {
 	for {
 		select {
@@ -136,7 +135,7 @@ func (s *sim) count(what string) {
 	s.mu.Unlock()
 }
 
-// instance is one daemon: it wants keys one after the other, as the table does.
+// instance is one daemon, which acquires keys one after the other, as the lock table does.
 func (s *sim) instance(name string, f faults, rnd *rand.Rand) {
 	cfg, err := redlock.Parse("redlock://a,b,c,d,e?timeout=100ms&max_ttl=" + simMaxTTL.String())
 	if err != nil {
@@ -165,7 +164,7 @@ func (s *sim) instance(name string, f faults, rnd *rand.Rand) {
 	}
 }
 
-// daemon is what stands above a store: it counts deadlines from the sending.
+// daemon is the user of a store. It counts deadlines from the send.
 type daemon struct {
 	*sim
 	name  string
@@ -191,14 +190,14 @@ func (d *daemon) apply(op upstream.Op) (r upstream.Result, sent time.Time) {
 	return res[0], sent
 }
 
-// deadline is the table's.
+// deadline returns the deadline as the lock table computes it.
 func deadline(sent time.Time, ttl time.Duration) time.Time {
 	return sent.Add(time.Duration(cache.LeaseDeadline(0, int64(ttl))))
 }
 
 func (d *daemon) sleep(most time.Duration) { time.Sleep(time.Duration(d.rnd.Int64N(int64(most)))) }
 
-// turn wants a key, has it for a while, and gives it back.
+// turn acquires a key, holds it for a while, and releases it.
 func (d *daemon) turn() {
 	d.token++
 	op := upstream.Op{Kind: cache.OpTry, Mode: cache.Mode(d.rnd.IntN(3) / 2),
@@ -240,7 +239,7 @@ func (d *daemon) turn() {
 	d.settle(op)
 }
 
-// keep renews what is held; false when it has gone.
+// keep renews a lease. It returns false if the lease is lost.
 func (d *daemon) keep(op *upstream.Op, t *tenure, base *uint64) bool {
 	op.Kind, op.Rebase = cache.OpRenew, d.rnd.IntN(4) == 0
 	if d.rnd.IntN(6) == 0 {
@@ -250,7 +249,7 @@ func (d *daemon) keep(op *upstream.Op, t *tenure, base *uint64) bool {
 		d.mu.Unlock()
 	}
 	if !time.Now().Before(t.until) && d.rnd.IntN(4) > 0 {
-		return false // mostly it is noticed at once
+		return false // usually noticed at once
 	}
 	r, sent := d.apply(*op)
 	d.mu.Lock()
@@ -279,7 +278,7 @@ func (d *daemon) keep(op *upstream.Op, t *tenure, base *uint64) bool {
 	return true
 }
 
-// settle asks for the end of a token until it is answered, or its time is over.
+// settle releases a token until there is an answer, or until its TTL is over.
 func (d *daemon) settle(op upstream.Op) {
 	for end := time.Now().Add(2 * op.TTL); time.Now().Before(end); d.sleep(time.Second) {
 		r, _ := d.apply(op)
@@ -302,7 +301,7 @@ func (d *daemon) tally(st cache.Status) {
 	}
 }
 
-// enter is false when the grant came too late.
+// enter returns false if the grant came too late.
 func (d *daemon) enter(key string, t *tenure, base uint64) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -315,7 +314,7 @@ func (d *daemon) enter(key string, t *tenure, base uint64) bool {
 	return true
 }
 
-// conflictsLocked looks for somebody else who believes to hold key.
+// conflictsLocked looks for another instance that believes that it holds key.
 func (d *daemon) conflictsLocked(key string, t *tenure) {
 	for _, o := range d.held[key] {
 		if o != t && time.Now().Before(o.until) && (o.mode == cache.Exclusive ||
@@ -325,7 +324,7 @@ func (d *daemon) conflictsLocked(key string, t *tenure) {
 	}
 }
 
-// riseLocked checks a new base against all earlier ones, but the holder's own.
+// riseLocked checks that a new base is above all earlier ones, except the holder's own.
 func (d *daemon) riseLocked(key string, t *tenure, base, own uint64) {
 	last := d.writer[key]
 	if t.mode == cache.Exclusive {

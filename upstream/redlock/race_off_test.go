@@ -2,5 +2,5 @@
 
 package redlock_test
 
-// seeds is how many the simulation runs through.
+// seeds is the number of seeds that the simulation runs.
 const seeds = 300

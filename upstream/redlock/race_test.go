@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 )
 
-// register is what a lock guards: it sees who is inside, and takes writes in the
-// order of their bases alone.
+// register is the resource that a lock guards. It knows the present holders, and accepts writes
+// only in the order of their bases.
 type register struct {
 	mu     sync.Mutex
 	inside string
@@ -55,7 +55,7 @@ func (g *register) leave(who string) {
 	}
 }
 
-// turn waits for the key by polling with jitter, has it, and releases it.
+// turn polls for the key with jitter, holds it, and releases it.
 func (p *peer) turn(t *testing.T, g *register, who string, rnd *rand.Rand, ttl time.Duration) bool {
 	tok := p.token()
 	op := upstream.Op{Kind: cache.OpJoin, Key: "k", Token: tok, TTL: ttl}
@@ -141,7 +141,7 @@ func TestNobodyHoldsBesideAnotherWhileNodesAreKilledAndPaused(t *testing.T) {
 	}
 	soon(t, "the nodes vote", func() bool { g.mu.Lock(); defer g.mu.Unlock(); return g.base > 0 })
 	rnd := rand.New(rand.NewPCG(3, 3))
-	for range 10 { // at most two at a time stand still, or are too young to vote
+	for range 10 { // at most two nodes at a time are stopped, or too young to vote
 		a, b := rnd.IntN(5), rnd.IntN(5)
 		c[a].Pause()
 		if b != a && rnd.IntN(4) == 0 {

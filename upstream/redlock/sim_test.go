@@ -24,12 +24,12 @@ type server struct {
 	locks   map[string]*simLock
 	counter uint64
 	began   time.Time // of its present run
-	resume  time.Time // it stands still until then
-	gone    bool      // it is not there
-	runs    int       // it has begun so often
+	resume  time.Time // it is stopped until then
+	gone    bool      // it has ended
+	runs    int       // the number of its runs
 }
 
-// simLock is who holds a key: one writer or some readers.
+// simLock has the holders of a key: one writer or some readers.
 type simLock struct {
 	writer string
 	wEnds  time.Time
@@ -43,7 +43,7 @@ type simRead struct {
 	number uint64
 }
 
-// link is one instance's way to one server.
+// link is one instance's connection to one server.
 type link struct {
 	srv      *server
 	instance string
@@ -53,7 +53,7 @@ type link struct {
 	wg       *sync.WaitGroup
 }
 
-// faults says how bad the links are: chances in a hundred.
+// faults has the probabilities of faults on the links, in percent.
 type faults struct {
 	lost, unanswered, slow int
 }
@@ -116,8 +116,8 @@ func (s *server) reachable() bool {
 	return !s.gone
 }
 
-// carryOut carries a batch out, once the server does not stand still; nil when
-// it is not the same run any more.
+// carryOut carries out a batch once the server is not stopped. It returns nil if the server has
+// restarted since.
 func (s *server) carryOut(instance string, run int, ops []upstream.Op) []upstream.Result {
 	for {
 		s.mu.Lock()
@@ -143,7 +143,7 @@ func (s *server) carryOut(instance string, run int, ops []upstream.Op) []upstrea
 	return rs
 }
 
-// base is a new one: see reserve in the scripts.
+// base returns a new base: see lua/reserve.lua.
 func (s *server) base(floor uint64) uint64 {
 	clock := uint64((time.Since(s.start) + s.skew + time.Hour) / time.Microsecond)
 	s.counter = max(s.counter+1, floor+1, clock)
@@ -208,7 +208,7 @@ func (l *simLock) expire(now time.Time) {
 	}
 }
 
-// take takes over what a smaller number of the same instance has left behind.
+// take grants the key, and replaces the remains of smaller numbers of the same instance.
 func (l *simLock) take(me, instance string, op *upstream.Op, ends time.Time) bool {
 	if l.extend(me, ends) {
 		return true
@@ -263,7 +263,7 @@ func (l *simLock) drop(me string) bool {
 	return ok
 }
 
-// restart forgets everything, and does not vote for a while.
+// restart makes the server forget everything, and not vote for a while.
 func (s *server) restart(young time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

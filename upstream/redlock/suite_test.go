@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// cluster is some servers that know nothing of each other.
+// cluster has some servers that know nothing of each other.
 type cluster []*testserver.Redis
 
 func start(t testing.TB, n int, args ...string) cluster {
@@ -30,7 +30,7 @@ func start(t testing.TB, n int, args ...string) cluster {
 	return c
 }
 
-// all is all servers at once.
+// all returns a Server that stands for all servers at once.
 func (c cluster) all() *storetest.Server {
 	each := func(do func(*testserver.Redis)) func() {
 		return func() {
@@ -52,8 +52,8 @@ func (c cluster) url(query string) string {
 	return "redlock://" + strings.Join(hosts, ",") + "?" + query
 }
 
-// member makes a node's store as the daemon does, but lets servers vote that have
-// just started.
+// member makes a node's store as the daemon does, except that servers that have just started may
+// vote.
 func member(m redlock.Member) (upstream.Store, error) {
 	cfg, err := redis.Parse(m.URL)
 	if err != nil {
@@ -63,7 +63,7 @@ func member(m redlock.Member) (upstream.Store, error) {
 	return redis.OpenLazy(cfg)
 }
 
-// agedMember is member as the daemon has it.
+// agedMember makes a node's store exactly as the daemon does.
 func agedMember(m redlock.Member) (upstream.Store, error) {
 	cfg, err := redis.Parse(m.URL)
 	if err != nil {
@@ -79,7 +79,7 @@ func open(t testing.TB, url string, set ...func(*redlock.Config)) *redlock.Store
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Timeout == redlock.DefaultTimeout { // a busy machine stands still for longer
+	if cfg.Timeout == redlock.DefaultTimeout { // a busy machine may stall for longer
 		cfg.Timeout = 5 * time.Second
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -93,13 +93,13 @@ func TestConformance(t *testing.T) {
 	t.Parallel()
 	c := start(t, 5)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		// The nodes are healthy: every answer is waited for, so that a key is free at
-		// all of them as soon as its release is done.
+		// The nodes are healthy. The store waits for every answer, so that a key is free at all nodes as
+		// soon as its release is done.
 		return open(t, c.url("max_ttl=24h&timeout=10s&prefix="+prefix), redlock.WithGrace(10*time.Second))
 	}, storetest.Options{NoQueue: true, Server: c.all(), Residue: c.residue})
 }
 
-// residue are the keys of locks with prefix on any node.
+// residue returns the keys of locks with prefix on any node.
 func (c cluster) residue(t testing.TB, prefix string) []string {
 	var left []string
 	for _, s := range c {
@@ -115,7 +115,7 @@ func (c cluster) residue(t testing.TB, prefix string) []string {
 	return left
 }
 
-// single is the store on one of the servers alone, to compare with.
+// single opens a store on one of the servers alone, for comparison.
 func single(t testing.TB, s *testserver.Redis) upstream.Store {
 	t.Helper()
 	cfg, err := redis.Parse(s.URL())

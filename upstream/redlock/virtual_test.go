@@ -16,10 +16,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 )
 
-// These are about time, which is virtual here, on servers in memory.
+// These tests are about time. They use virtual time and servers in memory.
 
-// virtual runs a test with n servers and a store on them that waits 100 ms for a
-// node.
+// virtual runs a test with n servers, and a store on them that waits 100 ms for a node.
 func virtual(t *testing.T, n int, run func(t *testing.T, s *redlock.Store, srvs []*server)) {
 	synctest.Test(t, func(t *testing.T) {
 		var srvs []*server
@@ -57,7 +56,7 @@ func virtualStore(t *testing.T, instance string, srvs []*server, wg *sync.WaitGr
 	return s
 }
 
-// ask is one op, and how long its answer took.
+// ask carries out one op, and returns the result and the time that it took.
 func ask(t *testing.T, s *redlock.Store, op upstream.Op) (upstream.Result, time.Duration) {
 	t.Helper()
 	op.Key = "k"
@@ -85,7 +84,7 @@ func TestARenewalAfterTheEndIsNotConfirmed(t *testing.T) {
 			op.Kind = kind
 			r, _ = ask(t, s, op)
 			wantStatus(t, r, cache.Done)
-			// The nodes still have it, but we have counted on that for 1 % and 2 ms less.
+			// The nodes still have the lease, but our deadline is 1 % and 2 ms earlier.
 			time.Sleep(99*time.Second + 100*time.Millisecond)
 			r, _ = ask(t, s, op)
 			wantStatus(t, r, cache.Unknown)
@@ -130,8 +129,8 @@ func TestAMinorityThatStandsStillDelaysNobody(t *testing.T) {
 				op.Kind = step.kind
 				r, took := ask(t, s, op)
 				wantStatus(t, r, step.want)
-				// Each way takes up to 2 ms, an acquire and a new base two round trips, and
-				// now and then a node is given as much time again.
+				// Each direction takes up to 2 ms. An acquire and a new base take two round trips, and
+				// sometimes the call waits as long again for a node.
 				if took > 20*time.Millisecond {
 					t.Errorf("%v took %v", step.kind, took)
 				}
@@ -165,7 +164,7 @@ func TestAReleaseOfWhatIsHeldIsDoneHoweverSlowTheNodesAre(t *testing.T) {
 			op := upstream.Op{Kind: cache.OpTry, Token: i + 1, TTL: 10 * time.Second}
 			r, _ := ask(t, s, op)
 			op.Kind = cache.OpRelease
-			if r.Status != cache.Granted { // three were slower than the timeout
+			if r.Status != cache.Granted { // three nodes were slower than the timeout
 				time.Sleep(time.Second)
 				r, _ = ask(t, s, op)
 				continue
