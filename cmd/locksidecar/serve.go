@@ -20,7 +20,7 @@ import (
 
 func (m *Main) serveCommand() *cobra.Command {
 	var file string
-	var takeover bool
+	var takeover, watched bool
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Run the daemon that serves locks on this host",
@@ -39,8 +39,8 @@ overrides the file. Set the store's password in the file, in a separate file
 (password_file) or in LOCKSIDECAR_PASSWORD.
 
 After SIGHUP the daemon reads the configuration again: stores, namespaces, limits and
-the log level. Clients notice nothing. A file with an error changes nothing, and the
-log names the error. SIGTERM and SIGINT have precedence: they cancel a reload or a
+the log level. With --watch, it also does so after each change of the file. Clients
+notice nothing. A file with an error changes nothing, and the log names the error. SIGTERM and SIGINT have precedence: they cancel a reload or a
 takeover that is in progress.
 
 After SIGUSR2 the daemon starts the installed program, which takes over: it gets the
@@ -66,16 +66,28 @@ trace context are exported as spans, by OTLP over HTTP.
 		Args:                  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			again := func() (*proposal, error) { return m.load(file, cmd.Flags()) }
+			w := watcher{}
+			if watched {
+				if w.file = file; file == "" {
+					w.file, _ = m.Env(config.FileVariable)
+				}
+				if w.file == "" {
+					return exit(exitUsage, "--watch: no configuration file is named")
+				}
+				w.used, _ = os.Stat(w.file)
+			}
 			p, err := again()
 			if err != nil {
 				return err
 			}
-			return m.serve(cmd.Context(), p, takeover, again)
+			return m.serve(cmd.Context(), p, takeover, again, w)
 		},
 	}
 	configFlag(cmd, &file)
 	cmd.Flags().BoolVar(&takeover, "takeover", false,
 		"take over from the daemon that serves the socket, if there is one")
+	cmd.Flags().BoolVar(&watched, "watch", false,
+		"reload the configuration file when it changes, as after SIGHUP")
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
@@ -124,7 +136,7 @@ type server struct {
 // serve runs the daemon until a signal or the end of ctx. Everything ends in the reverse order of
 // its start.
 func (m *Main) serve(
-	ctx context.Context, p *proposal, takeOver bool, again func() (*proposal, error),
+	ctx context.Context, p *proposal, takeOver bool, again func() (*proposal, error), w watcher,
 ) error {
 	c := p.conf
 	made, kept, err := activated(c)
@@ -187,6 +199,9 @@ func (m *Main) serve(
 	var load sync.WaitGroup
 	load.Go(func() { threads.FollowLoad(following, m.Env, s.Daemon) })
 	load.Go(func() { s.feed(following) })
+	if w.file != "" {
+		go w.watch(following, sig.wantReload)
+	}
 	defer load.Wait()
 	defer done()
 	return s.drive(ctx, sig, first)

@@ -31,6 +31,14 @@ func (s *daemonSignals) stop() {
 	signal.Stop(s.successor)
 }
 
+// wantReload acts as SIGHUP does.
+func (s *daemonSignals) wantReload() {
+	select {
+	case s.reload <- syscall.SIGHUP:
+	default: // one is pending
+	}
+}
+
 // starting returns a context that ends with the first signal to end. told stops watching for that
 // signal, and returns it, or nil if there was none.
 func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, told func() os.Signal) {
