@@ -15,6 +15,7 @@
 # make prose  checks the English of documents, comments and messages
 #
 # make packages         what is released, from the last commit, into dist/
+# make release-check    installs each of these into a clean environment and takes a lock there (as root)
 # make version V=1.2.3  writes the version wherever it stands
 
 GO     ?= go
@@ -43,7 +44,7 @@ RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/
 # Tests that wait for servers leave the processors to others.
 TOGETHER := -p 4 -parallel 8
 
-.PHONY: run build quick test test-long test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
+.PHONY: run build quick test test-long test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages release-check check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
 	GO="$(GO)" cmd/locksidecar/build.sh $(BIN)
@@ -150,6 +151,9 @@ packages: deps
 
 check-packages: deps
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/check.sh
+
+release-check: packages
+	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/release-check.sh dist
 
 # Units, alerts, dashboard, manifests, the chart, packages: each in the manner of who reads it.
 check-deploy: deps

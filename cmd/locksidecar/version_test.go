@@ -29,7 +29,7 @@ const (
 )
 
 // versions lists the files that contain the version. The group of each pattern matches the version.
-// pyproject.toml reads it from __init__.py.
+// pyproject.toml reads its own from __init__.py.
 var versions = []struct {
 	path   string
 	at     *regexp.Regexp
@@ -38,6 +38,7 @@ var versions = []struct {
 	{"cmd/locksidecar/VERSION", regexp.MustCompile(`^(\S+)\n$`), asItIs},
 	{"clients/python/src/locksidecar/__init__.py",
 		regexp.MustCompile(`(?m)^__version__ = "([^"\n]+)"$`), pythonic},
+	{"clients/python/pyproject.toml", regexp.MustCompile(`"locksidecar-daemon==([^"]+)"`), pythonic},
 	{pom, regexp.MustCompile(artifact), asItIs},
 	{"bench/clients/java/worker/pom.xml", regexp.MustCompile(artifact), asItIs},
 	{"docs/guides/java.md", regexp.MustCompile(artifact), asItIs},
