@@ -163,10 +163,24 @@ check_monitoring() {
 	[[ -z $names ]] || fail "there are no metrics" $names
 }
 
+# schemas VERSION FILE: its objects are valid in that version of Kubernetes. A kind that is not
+# Kubernetes' own has no schema there.
+schemas() {
+	if [[ ! -d $work/schemas ]]; then
+		"$python" -m venv "$work/schemas"
+		good "$work/schemas/bin/pip" install -q --disable-pip-version-check kubernetes-validate==1.37.0
+	fi
+	"$work/schemas/bin/kubernetes-validate" --strict -k "$1.0" "$2"
+}
+
 # manifests FILE: its objects are what Kubernetes takes, and the daemon takes its configuration.
 manifests() {
+	local v
 	good "$work/check" manifests "$1"
 	cat "$work/said"
+	for v in "${kubernetes[@]}"; do
+		good schemas "$v" "$1"
+	done
 	if "$work/check" config "$1" >"$work/config.yaml" 2>"$work/said"; then
 		good "$work/locksidecar" config check --config "$work/config.yaml"
 	fi
@@ -176,12 +190,14 @@ check_kubernetes() {
 	checker
 	program
 	local chart=$here/helm/locksidecar f
+	local kubernetes=(1.35 1.36 1.37) # the last three
 	for f in "$here"/kubernetes/*.yaml; do
 		manifests "$f"
 		[[ $(sed -n 's/ *image: .*\/locksidecar://p' "$f") == "$version" ]] || fail "${f##*/} has another version"
 	done
 	sed 's/startupProbe:/startupProb:/' "$here/kubernetes/sidecar.yaml" >"$work/wrong.yaml"
 	refused 'unknown field' "$work/check" manifests "$work/wrong.yaml"
+	refused startupProb schemas "${kubernetes[0]}" "$work/wrong.yaml"
 
 	grep -qx "version: $version" "$chart/Chart.yaml" && grep -qx "appVersion: $version" "$chart/Chart.yaml" || fail "Chart.yaml has another version"
 	good "$go" run "$helm" lint --strict "$chart"
@@ -190,6 +206,9 @@ check_kubernetes() {
 	manifests "$work/default.yaml"
 	"$go" run "$helm" template locks "$chart" -f "$here/helm/testdata/full.yaml" >"$work/full.yaml"
 	manifests "$work/full.yaml"
+	# A change of the configuration is reloaded: it restarts no daemon.
+	"$go" run "$helm" template locks "$chart" --set config.ttl=5s >"$work/changed.yaml"
+	[[ $(diff "$work/default.yaml" "$work/changed.yaml" | grep '^[<>]') == ">     ttl: 5s" ]] || fail "a configuration changes more than the ConfigMap"
 	for f in "$here"/helm/testdata/bad-*.yaml; do
 		refused 'specifications of the schema' "$go" run "$helm" template locks "$chart" -f "$f"
 	done

@@ -12,7 +12,7 @@ import (
 
 // restricted holds pods to what Kubernetes' restricted profile asks for, and to what
 // it leaves open: resources are named, and what is mounted is there. A DaemonSet is
-// about a directory of the node: it may have that, and be its owner, root.
+// about a directory of the node: it may have that, and root may give it to another user before.
 func restricted(o runtime.Object) error {
 	var t core.PodTemplateSpec
 	var selector map[string]string
@@ -43,14 +43,16 @@ func restricted(o runtime.Object) error {
 		}
 	}
 	for _, c := range slices.Concat(t.Spec.InitContainers, t.Spec.Containers) {
-		if err := container(&t.Spec, &c, ofNode); err != nil {
+		before := ofNode && len(c.Command) > 0 && c.Command[0] == "chown"
+		if err := container(&t.Spec, &c, before); err != nil {
 			faults = append(faults, fmt.Errorf("container %s: %w", c.Name, err))
 		}
 	}
 	return errors.Join(faults...)
 }
 
-func container(p *core.PodSpec, c *core.Container, root bool) error {
+// container does the same for one of a pod's. chowns is set if it only changes owners.
+func container(p *core.PodSpec, c *core.Container, chowns bool) error {
 	for _, m := range c.VolumeMounts {
 		if !slices.ContainsFunc(p.Volumes, func(v core.Volume) bool { return v.Name == m.Name }) {
 			return fmt.Errorf("no volume %s", m.Name)
@@ -61,17 +63,21 @@ func container(p *core.PodSpec, c *core.Container, root bool) error {
 		return errors.New("it names no resources")
 	}
 	s, ps := c.SecurityContext, p.SecurityContext
+	var added []core.Capability
+	if chowns {
+		added = []core.Capability{"CHOWN"}
+	}
 	switch {
 	case s == nil || ps == nil:
 		return errors.New("no security context")
 	case s.AllowPrivilegeEscalation == nil || *s.AllowPrivilegeEscalation:
 		return errors.New("it may get more rights than it starts with")
 	case s.Capabilities == nil || !slices.Contains(s.Capabilities.Drop, "ALL") ||
-		len(s.Capabilities.Add) > 0:
+		!slices.Equal(s.Capabilities.Add, added):
 		return errors.New("it has capabilities")
 	case s.ReadOnlyRootFilesystem == nil || !*s.ReadOnlyRootFilesystem:
 		return errors.New("it may write its root")
-	case !root && (ps.RunAsNonRoot == nil || !*ps.RunAsNonRoot || s.RunAsNonRoot != nil &&
+	case !chowns && (ps.RunAsNonRoot == nil || !*ps.RunAsNonRoot || s.RunAsNonRoot != nil &&
 		!*s.RunAsNonRoot):
 		return errors.New("it may be root")
 	case ps.SeccompProfile == nil || ps.SeccompProfile.Type != core.SeccompProfileTypeRuntimeDefault:
