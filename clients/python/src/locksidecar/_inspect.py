@@ -13,8 +13,6 @@ SHARED: Final = 1  # value of mode
 KINDS: Final = {1: "here", 2: "daemon", 3: "unregistered", 4: "foreign"}
 _FIELDS: Final = 14  # number of fields of a holder
 
-Kind = Literal["here", "daemon", "unregistered", "foreign", "unknown"]
-
 
 @dataclass(frozen=True)
 class Holder:
@@ -26,7 +24,7 @@ class Holder:
     All times are in seconds. None means that the daemon does not know the value.
     """
 
-    kind: Kind
+    kind: Literal["here", "daemon", "unregistered", "foreign", "unknown"]
     """here: a client on this host, or, if session is None, this host without a client. daemon: another daemon.
     unregistered: a daemon of a version that does not register itself in the store. foreign: another program."""
     host: str
