@@ -37,7 +37,8 @@ type Lane struct {
 	maxInFlight int
 	maxOps      int // in one batch
 	gathers     bool
-	usual       int // 8 times the moving average of the ops in a batch
+	usual       int                 // 8 times the moving average of the ops in a batch
+	renewed     map[string]struct{} // the locks that the last batch renews; of distinct
 	stats       LaneStats
 	changed     chan struct{}
 }
@@ -108,7 +109,7 @@ func (l *Lane) Next() *Batch {
 	} else {
 		b = new(Batch)
 	}
-	n := min(l.waiting.n, l.maxOps)
+	n := l.distinct(min(l.waiting.n, l.maxOps))
 	l.usual += n - l.usual/8
 	b.Ops = l.waiting.take(b.Ops[:0], n)
 	if cap(b.Results) < n {
@@ -118,6 +119,27 @@ func (l *Lane) Next() *Batch {
 	clear(b.Results)
 	l.inFlight++
 	return b
+}
+
+// distinct returns how many of the first n ops one batch may have. It ends the batch before a
+// second renewal of a lock: an earlier one still waits if its lease has ended or has been
+// downgraded since.
+func (l *Lane) distinct(n int) int {
+	clear(l.renewed)
+	for i := range n {
+		op := l.waiting.at(i)
+		if op.Kind != cache.OpRenew || op.Mode == cache.Permit {
+			continue
+		}
+		if _, twice := l.renewed[op.Key]; twice {
+			return i
+		}
+		if l.renewed == nil {
+			l.renewed = make(map[string]struct{})
+		}
+		l.renewed[op.Key] = struct{}{}
+	}
+	return n
 }
 
 // Done returns a batch to the lane, which reuses its slices.
@@ -198,6 +220,12 @@ func (q *queue) put(op *Op) {
 	p.ops[p.n] = *op
 	p.n++
 	q.n++
+}
+
+// at returns the op at index i.
+func (q *queue) at(i int) *Op {
+	i += q.head
+	return &q.chunks[i/chunkOps].ops[i%chunkOps]
 }
 
 // take moves the first n ops to the end of ops. The queue must have that many.

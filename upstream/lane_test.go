@@ -70,6 +70,29 @@ func TestManyWaitingOpsKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// A renewal may still wait when the same key is to be renewed under another token.
+func TestABatchRenewsALockOnce(t *testing.T) {
+	renew := func(key string, mode cache.Mode, token uint64) upstream.Op {
+		return upstream.Op{Kind: cache.OpRenew, Key: key, Mode: mode, Token: token}
+	}
+	l := upstream.NewLane(3, 256)
+	for i := range uint64(600) { // more than a chunk of the queue
+		l.Push(renew("s", cache.Permit, i))
+	}
+	l.Push(renew("a", cache.Exclusive, 1), renew("b", cache.Shared, 2), renew("a", cache.Exclusive, 3),
+		renew("b", cache.Shared, 4), renew("a", cache.Exclusive, 5))
+	for _, want := range []int{256, 256, 600 - 2*256 + 2, 2, 1} {
+		b := l.Next()
+		if len(b.Ops) != want {
+			t.Fatalf("a batch of %d ops, not %d", len(b.Ops), want)
+		}
+		l.Done(b)
+	}
+	if l.Next() != nil {
+		t.Fatal("an op is left")
+	}
+}
+
 func TestALaneThatGathersSendsNoSmallBatchBesideAnother(t *testing.T) {
 	l := upstream.NewLane(2, 64)
 	l.Gather()

@@ -49,6 +49,7 @@ var derived = map[string]string{
 	"cache.StoreTraits.Queue": "from the driver", "cache.StoreTraits.Notice": "from the driver",
 
 	"upstream.Lane.free":        "spare batches",
+	"upstream.Lane.renewed":     "used again by each call",
 	"upstream.Lane.inFlight":    "nothing is in flight when a snapshot is made",
 	"upstream.Lane.maxInFlight": "from the configuration",
 	"upstream.Lane.maxOps":      "from the configuration",

@@ -476,6 +476,16 @@ var histories = []struct {
 				Token: uint64(1 + token/2)}}).send()
 		}
 	}},
+	{"batch", "a batch renews a lock under two tokens",
+		func(t *testing.T, w *World, a, b *client) {
+			op := upstream.Op{Kind: cache.OpRenew, Key: w.keys[0].name, Token: 1}
+			newFlight(a.h.links[0], []upstream.Op{op, {Kind: op.Kind, Key: op.Key, Token: 2}}).send()
+		}},
+	{"", "… or a semaphore", func(t *testing.T, w *World, a, b *client) {
+		op := upstream.Op{Kind: cache.OpRenew, Mode: cache.Permit, Key: w.keys[0].name, Token: 1}
+		newFlight(a.h.links[0], []upstream.Op{op, {Kind: op.Kind, Mode: op.Mode, Key: op.Key,
+			Token: 2}}).send()
+	}},
 	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {
 		w.p.Heartbeat, w.conf.namespaces[0].Heartbeat = 2*sec, 2*time.Second
 		w.p.Faults[hostLag] = 0

@@ -88,6 +88,7 @@
 //     faults there is none. The client is told once, after the grant and before any other message
 //     shows the loss. The loss is final;
 //   - token: no daemon requests a token again that it has withdrawn or released (tokens.go);
+//   - batch: no batch has two ops of a lock, or of a permit;
 //   - grant, count, upgrade, stale fence, cancel, inspect, reply, one reply, protocol: the rules of
 //     PROTOCOL.md for answers.
 //

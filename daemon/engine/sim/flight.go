@@ -84,10 +84,31 @@ type flight struct {
 	over    bool
 }
 
+// checkBatch checks that the batch has one op of each lock, and of each permit.
+func (f *flight) checkBatch() {
+	type subject struct {
+		key   string
+		token uint64 // of a permit
+	}
+	seen := make(map[subject]*cache.Op)
+	for i := range f.ops {
+		op := &f.ops[i]
+		x := subject{key: op.Key}
+		if op.Mode == cache.Permit {
+			x.token = op.Token
+		}
+		if o := seen[x]; o != nil {
+			f.l.h.w.fail("batch", op.Key, "it has %v %d and %v %d", o.Kind, o.Token, op.Kind, op.Token)
+		}
+		seen[x] = op
+	}
+}
+
 // send puts each script's ops on the wire. They share a fate, mostly.
 func (f *flight) send() {
 	l, w := f.l, f.l.h.w
 	l.asksAnew(f.ops)
+	f.checkBatch()
 	if l.s.kind != likeEmbedded { // which the pump waits for, however slow the disk is
 		l.at(l.h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
 	}

@@ -69,14 +69,19 @@ func (w *World) newPair(old, new *simStore) *simStore {
 	return s
 }
 
-// newPairs adds pairs of the stores that hosts share and whose bases can be raised.
+// newPairs adds pairs of the stores that hosts share and whose bases can be raised. No two pairs
+// have the same stores in opposite roles: hosts that follow different configurations could wait for
+// each other then, as long as they do.
 func (w *World) newPairs() {
 	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *simStore) bool {
 		return s.kind == likeEmbedded || !s.rebase
 	})
 	for range 2 {
 		old, new := all[w.pick(len(all))], all[w.pick(len(all))]
-		if old != new {
+		opposite := slices.ContainsFunc(w.stores, func(s *simStore) bool {
+			return len(s.leaves) == 2 && s.leaves[0] == new && s.leaves[1] == old
+		})
+		if old != new && !opposite {
 			w.stores = append(w.stores, w.newPair(old, new))
 		}
 	}
