@@ -35,19 +35,9 @@ func (st *site) unlockOwn() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
 	defer cancel()
-	var held []*client.Hold
-	for range owners {
-		h, err := c.Lock(ctx, a)
-		if err != nil {
-			break // its store does not answer, or a limit of holds is reached
-		}
-		if len(held) > 0 && h.Fence() != held[0].Fence() { // the readers before it are lost
-			_ = h.Release(ctx)
-			break
-		}
+	held := lockForEach(ctx, c, a, owners)
+	for _, h := range held {
 		defer func() { _ = h.Release(ctx) }()
-		held = append(held, h)
-		a.Owner += 10
 	}
 	if len(held) == 0 {
 		return
@@ -66,16 +56,7 @@ func (st *site) unlockOwn() {
 	}()
 	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence",
 		strconv.FormatUint(fence, 10), key})
-	expired := false
-	for _, h := range held {
-		err := st.toldGone(h)
-		var lost *client.LostError
-		errors.As(err, &lost)
-		expired = expired || lost != nil && lost.Reason == protocol.LostExpired
-		if n == len(held) && (lost == nil || lost.Reason != protocol.LostForced) {
-			st.s.fail("unlock", "%s: %d were ended, and a holder is told: %v", key, n, err)
-		}
-	}
+	expired := st.checkTold(held, n)
 	if n != len(held) && !expired && !st.away(key, from) {
 		st.s.fail("unlock", "%s: %d were ended, though %d were held", key, n, len(held))
 	}
@@ -87,6 +68,42 @@ func (st *site) unlockOwn() {
 		!errors.Is(err, client.ErrTimeout) {
 		st.s.fail("unlock", "%s: the next one gets %v", key, err)
 	}
+}
+
+// lockForEach acquires a key for several owners, from a.Owner on, with the same fence. It may
+// return fewer holds: the store may not answer, a limit of holds may be reached, or the readers
+// before one may be lost.
+func lockForEach(ctx context.Context, c *client.Client, a client.AcquireArgs, owners int) (
+	held []*client.Hold,
+) {
+	for range owners {
+		h, err := c.Lock(ctx, a)
+		if err != nil {
+			break
+		}
+		if len(held) > 0 && h.Fence() != held[0].Fence() {
+			_ = h.Release(ctx)
+			break
+		}
+		held = append(held, h)
+		a.Owner += 10
+	}
+	return held
+}
+
+// checkTold checks that the holders of n ended holds are told the reason forced, if n is all of
+// them. It reports whether a hold has expired instead.
+func (st *site) checkTold(held []*client.Hold, n int) (expired bool) {
+	for _, h := range held {
+		err := st.toldGone(h)
+		var lost *client.LostError
+		errors.As(err, &lost)
+		expired = expired || lost != nil && lost.Reason == protocol.LostExpired
+		if n == len(held) && (lost == nil || lost.Reason != protocol.LostForced) {
+			st.s.fail("unlock", "%s: %d were ended, and a holder is told: %v", h.Key(), n, err)
+		}
+	}
+	return expired
 }
 
 // toldGone waits until the client knows that it has lost h, and returns the reason.

@@ -205,7 +205,9 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn",
 		n.MaxHandoffs, n.MaxHandoffTime)
 	if n.Linger > 0 {
-		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
+		line("when nobody holds it", "the lease may stay for %v, if this host has often used it again in time, "+
+			"but not for %v after another host has requested it",
+			min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
 		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v",

@@ -57,12 +57,16 @@ The exit code is 0 if no scenario has failed, 1 if one has, and 64 on wrong usag
 	}
 	f := cmd.Flags()
 	f.SetInterspersed(false) // the arguments after the client program belong to it
-	f.StringVar(&program, "client", "", "`CMD`, the client program; what follows are its arguments (after -- if they begin with a dash)")
-	f.StringArrayVar(&o.Only, "only", nil, "only the scenario with this `NAME`; may be given more than once")
-	f.BoolVar(&list, "list", false, "show the scenarios, and the sections of PROTOCOL.md that they are about")
+	f.StringVar(&program, "client", "", "`CMD`, the client program, followed by its "+
+		"arguments (after -- if they begin with a dash)")
+	f.StringArrayVar(&o.Only, "only", nil, "only the scenario with this `NAME`; "+
+		"may be given more than once")
+	f.BoolVar(&list, "list", false, "show the scenarios, and the sections of "+
+		"PROTOCOL.md that they are about")
 	f.BoolVar(&asJSON, "json", false, "print JSON: one object a scenario, one a line")
 	f.DurationVar(&o.Timeout, "timeout", 30*time.Second, "`time` for one scenario")
-	f.IntVar(&o.Jobs, "jobs", 0, "`how many` scenarios run at once (default: the number of processors, at least 4)")
+	f.IntVar(&o.Jobs, "jobs", 0, "`how many` scenarios run at once "+
+		"(default: the number of processors, at least 4)")
 	return cmd
 }
 

@@ -124,7 +124,8 @@ func (d *doctor) path() {
 	info, err := os.Stat(d.socket)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		d.fail(check, "start the daemon with 'locksidecar serve', or name its socket with --socket or LOCKSIDECAR_SOCKET",
+		d.fail(check, "start the daemon with 'locksidecar serve', "+
+			"or name its socket with --socket or LOCKSIDECAR_SOCKET",
 			"%s does not exist", d.socket)
 	case errors.Is(err, fs.ErrPermission):
 		d.fail(check, "let this user enter the directories above the socket", "%s: %v", d.socket, err)
@@ -192,7 +193,8 @@ func (d *doctor) stores(ctx context.Context, s *status) {
 		d.fail(check, "restore the store, or the path to it; events store_down in the log have the error",
 			"%s", s.Error)
 	case err != nil:
-		d.ok(check, "the store of most keys answers; other stores are not checked, because the admin socket cannot be opened")
+		d.ok(check, "the store of most keys answers; other stores are not checked, "+
+			"because the admin socket cannot be opened")
 	default:
 		d.ok(check, "every store answers")
 	}
@@ -206,7 +208,8 @@ func (d *doctor) clock(s *status) {
 			"the daemon's boot clock is not this shell's")
 	case clockUnsynchronized():
 		d.warn(check, "run chrony, systemd-timesyncd or another NTP client",
-			"the kernel's clock is not synchronized; fences of Redis, MySQL and PostgreSQL use the servers' clocks")
+			"the kernel's clock is not synchronized; "+
+				"fences of Redis, MySQL and PostgreSQL use the servers' clocks")
 	default:
 		d.ok(check, "the same for daemon and clients")
 	}
@@ -261,8 +264,10 @@ func (d *doctor) kernel(s *status) {
 		d.ok(check, "the daemon detects the end of a client's process")
 		return
 	}
-	d.warn(check, "use Linux 6.5 or later, or let the daemon see the clients' processes (hostPID in Kubernetes)",
-		"the daemon detects only the end of a connection; a child that keeps the socket keeps its parent's locks")
+	d.warn(check, "use Linux 6.5 or later, "+
+		"or let the daemon see the clients' processes (hostPID in Kubernetes)",
+		"the daemon detects only the end of a connection; "+
+			"a child that keeps the socket keeps its parent's locks")
 }
 
 func (d *doctor) write(w io.Writer) error {

@@ -124,7 +124,8 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.VarP(&parsedFlag[uint32]{&o.permits, "int", parsePermits}, "permits", "c",
 		"acquire a permit of a semaphore that has `N` of them, instead of a lock")
 	f.Lookup("permits").DefValue = ""
-	f.Var(durationFlag(&o.ttl), "ttl", "`length` of the lease, which is renewed while CMD runs; after a crash of this host the lock stays taken for that time (default: the daemon's)")
+	f.Var(durationFlag(&o.ttl), "ttl", "`length` of the lease, which is renewed while CMD runs; "+
+		"after a crash of this host the lock stays taken for that time (default: the daemon's)")
 	f.Lookup("ttl").DefValue = ""
 	f.VarP(&parsedFlag[int]{&o.conflict, "int", parseExitCode}, "conflict-exit-code", "E",
 		"exit `code` if the lock was not acquired")

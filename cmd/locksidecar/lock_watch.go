@@ -93,7 +93,8 @@ func reason(why error) string {
 	case errors.Is(why, client.ErrClosed):
 		return "no connection to the daemon"
 	case errors.Is(why, client.ErrExpired):
-		return "its validity is over: the daemon has not extended it (its store may be down, or the daemon hangs)"
+		return "its validity is over: the daemon has not extended it " +
+			"(its store may be down, or the daemon hangs)"
 	}
 	return why.Error()
 }

@@ -585,7 +585,10 @@ func failureCodes(t *T) {
 		q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c,
 			"ok 0 busy timeout: a text is for people", -1))
 		// A client may send its request again for a while.
-		t.poll("the answer to acquire, which was answered "+c.String(), func() bool { f.refuseAll(c, c); return p.done() })
+		t.poll("the answer to acquire, which was answered "+c.String(), func() bool {
+			f.refuseAll(c, c)
+			return p.done()
+		})
 		p.fails(c.String())
 		t.mustNotHold(w.key, 1, "after "+c.String())
 	}

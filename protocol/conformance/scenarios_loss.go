@@ -430,7 +430,8 @@ func (f *fake) renewedLate() {
 		t.ends(key, fence, until, "its deadline has passed, and its renewal is not answered")
 		renewal.give(f.grant(uint64(fence)))
 		p.answer()
-		t.mustNotHold(key, fence, "its deadline had passed when it was asked whether it holds, and its renewal was granted afterwards")
+		t.mustNotHold(key, fence, "its deadline had passed when it was asked whether it holds, "+
+			"and its renewal was granted afterwards")
 		p.fails("not_held")
 		f.releaseLostAs(protocol.OK, key, fence)
 		return

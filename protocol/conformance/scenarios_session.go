@@ -263,7 +263,10 @@ func goingAway(t *T) {
 	q.c.send(protocol.AppendGoingAway(nil, 60_000, "restart"))
 	p := t.acquire(want{key: "m"})
 	f.expectAcquire("m").refuse(protocol.Draining)
-	t.poll("the answer to acquire, which was answered draining", func() bool { f.refuseAll(protocol.Draining, protocol.Draining); return p.done() })
+	t.poll("the answer to acquire, which was answered draining", func() bool {
+		f.refuseAll(protocol.Draining, protocol.Draining)
+		return p.done()
+	})
 	p.fails("draining")
 	t.mustHold("k", k, "while the daemon goes away")
 	f.letGo("k", k)

@@ -256,7 +256,8 @@ func slowHello(t *T) {
 	q.give(g)
 	f.strays = true
 	p.answer() // success or failure: after the time of the hello, no validity may be left
-	t.ends("k", 4, g.Deadline-ahead, "the hello took 1.6 s, the daemon's clock is 1.5 s ahead, and the deadline has passed")
+	t.ends("k", 4, g.Deadline-ahead, "the hello took 1.6 s, the daemon's clock is 1.5 s ahead, "+
+		"and the deadline has passed")
 	t.mustHold("far", far, "its deadline is far away")
 }
 

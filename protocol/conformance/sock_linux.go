@@ -25,7 +25,9 @@ func sendPieces(nc *net.UnixConn, b []byte) {
 		}
 		for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(20 * time.Microsecond) {
 			unread := 0
-			if raw.Control(func(fd uintptr) { unread, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }) != nil || err != nil || unread == 0 {
+			if e := raw.Control(func(fd uintptr) {
+				unread, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ)
+			}); e != nil || err != nil || unread == 0 {
 				break
 			}
 		}
@@ -41,7 +43,9 @@ func inheritable(nc *net.UnixConn) (bool, error) {
 		return false, err
 	}
 	var peer *unix.Ucred
-	e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	e := raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
 	if e != nil || err != nil {
 		return false, errors.Join(e, err)
 	}

@@ -73,84 +73,102 @@ func valueText(b []byte, depth int) (string, []byte, error) {
 	if len(b) == 0 || depth > 200 {
 		return "", nil, errText
 	}
-	c, rest := b[0], b[1:]
-	// number reads n bytes, big-endian.
-	number := func(n int) (v uint64) {
-		if n > len(rest) {
-			c, rest = 0xc1, nil
-			return 0
-		}
-		for _, x := range rest[:n] {
-			v = v<<8 | uint64(x)
-		}
-		rest = rest[n:]
-		return v
-	}
-	size, kind := uint64(0), byte(0)
-	switch {
-	case c < 0x80:
-		return strconv.Itoa(int(c)), rest, nil
-	case c >= 0xe0:
-		return strconv.Itoa(int(int8(c))), rest, nil
-	case c < 0x90:
-		size, kind = uint64(c&15), 'm'
-	case c < 0xa0:
-		size, kind = uint64(c&15), 'a'
-	case c < 0xc0:
-		size, kind = uint64(c&31), 's'
-	case c == 0xc0, c == 0xc2, c == 0xc3:
-		return map[byte]string{0xc0: "nil", 0xc2: "false", 0xc3: "true"}[c], rest, nil
-	case c >= 0xc4 && c <= 0xc6:
-		size, kind = number(1<<(c-0xc4)), 'b'
-	case c >= 0xc7 && c <= 0xc9:
-		size, kind = number(1<<(c-0xc7))+1, 'b'
-	case c == 0xca || c == 0xcb:
-		size, kind = 4<<(c-0xca), 'b'
-	case c >= 0xcc && c <= 0xcf:
-		v := number(1 << (c - 0xcc))
-		return strconv.FormatUint(v, 10), rest, bad(c)
-	case c >= 0xd0 && c <= 0xd3:
-		width := 8 << (c - 0xd0)
-		v := int64(number(width/8)<<(64-width)) >> (64 - width)
-		return strconv.FormatInt(v, 10), rest, bad(c)
-	case c >= 0xd4 && c <= 0xd8:
-		size, kind = 1+1<<(c-0xd4), 'b'
-	case c >= 0xd9 && c <= 0xdb:
-		size, kind = number(1<<(c-0xd9)), 's'
-	case c == 0xdc || c == 0xdd:
-		size, kind = number(2<<(c-0xdc)), 'a'
-	case c == 0xde || c == 0xdf:
-		size, kind = number(2<<(c-0xde)), 'm'
-	}
-	if kind == 0 || bad(c) != nil || size > uint64(len(rest)) {
+	r := textReader{rest: b[1:]}
+	text, kind, size := r.head(b[0])
+	if r.bad || size > uint64(len(r.rest)) {
 		return "", nil, errText
 	}
 	switch kind {
 	case 's':
-		return strconv.Quote(string(rest[:size])), rest[size:], nil
+		return strconv.Quote(string(r.rest[:size])), r.rest[size:], nil
 	case 'b':
-		return fmt.Sprintf("<%x>", rest[:size]), rest[size:], nil
+		return fmt.Sprintf("<%x>", r.rest[:size]), r.rest[size:], nil
+	case 'a':
+		return listText("[]", size, r.rest, depth)
+	case 'm':
+		return listText("{}", 2*size, r.rest, depth)
 	}
-	marks := map[byte]string{'a': "[]", 'm': "{}"}[kind]
-	if kind == 'm' {
-		size *= 2
-	}
+	return text, r.rest, nil
+}
+
+// listText returns size values of b as text between marks, and the bytes after them.
+func listText(marks string, size uint64, b []byte, depth int) (string, []byte, error) {
 	var parts []string
 	for range size {
-		part, after, err := valueText(rest, depth+1)
+		part, after, err := valueText(b, depth+1)
 		if err != nil {
 			return "", nil, err
 		}
-		parts, rest = append(parts, part), after
+		parts, b = append(parts, part), after
 	}
-	return marks[:1] + strings.Join(parts, ", ") + marks[1:], rest, nil
+	return marks[:1] + strings.Join(parts, ", ") + marks[1:], b, nil
 }
 
-func bad(c byte) error {
-	if c == 0xc1 {
-		return errText
+// textReader reads the bytes after the first byte of a value.
+type textReader struct {
+	rest []byte
+	bad  bool
+}
+
+// number reads n bytes, big-endian.
+func (r *textReader) number(n int) (v uint64) {
+	if n > len(r.rest) {
+		r.bad = true
+		return 0
 	}
-	return nil
+	for _, x := range r.rest[:n] {
+		v = v<<8 | uint64(x)
+	}
+	r.rest = r.rest[n:]
+	return v
+}
+
+// head returns what the first byte c of a value means: the text of a whole value, or the kind and
+// the size of text ('s'), bytes ('b'), an array ('a') or a map ('m').
+func (r *textReader) head(c byte) (text string, kind byte, size uint64) {
+	switch {
+	case c < 0x80:
+		return strconv.Itoa(int(c)), 0, 0
+	case c < 0x90:
+		return "", 'm', uint64(c & 15)
+	case c < 0xa0:
+		return "", 'a', uint64(c & 15)
+	case c < 0xc0:
+		return "", 's', uint64(c & 31)
+	case c >= 0xe0:
+		return strconv.Itoa(int(int8(c))), 0, 0
+	}
+	return r.wideHead(c)
+}
+
+// wideHead is head for a first byte from 0xc0 to 0xdf.
+func (r *textReader) wideHead(c byte) (text string, kind byte, size uint64) {
+	switch {
+	case c == 0xc1:
+		r.bad = true
+		return "", 0, 0
+	case c < 0xc4:
+		return map[byte]string{0xc0: "nil", 0xc2: "false", 0xc3: "true"}[c], 0, 0
+	case c < 0xc7:
+		return "", 'b', r.number(1 << (c - 0xc4))
+	case c < 0xca:
+		return "", 'b', r.number(1<<(c-0xc7)) + 1
+	case c < 0xcc:
+		return "", 'b', 4 << (c - 0xca)
+	case c < 0xd0:
+		return strconv.FormatUint(r.number(1<<(c-0xcc)), 10), 0, 0
+	case c < 0xd4:
+		width := 8 << (c - 0xd0)
+		v := int64(r.number(width/8)<<(64-width)) >> (64 - width)
+		return strconv.FormatInt(v, 10), 0, 0
+	case c < 0xd9:
+		return "", 'b', 1 + 1<<(c-0xd4)
+	case c < 0xdc:
+		return "", 's', r.number(1 << (c - 0xd9))
+	case c < 0xde:
+		return "", 'a', r.number(2 << (c - 0xdc))
+	}
+	return "", 'm', r.number(2 << (c - 0xde))
 }
 
 // relay forwards the bytes between the client and the real daemon, and notes the frames.

@@ -133,11 +133,7 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	key, fs := c.asked(key, &q)
 	w := keyOwner{key, q.owner}
 	permit := q.mode == "permit" && !c.fault.is("takes-permits-for-locks")
-	for ch := cn.giving[w]; ch != nil && !c.fault.is("asks-before-its-cancel-is-answered"); ch = cn.giving[w] {
-		c.mu.Unlock()
-		<-ch
-		c.mu.Lock()
-	}
+	c.awaitCancel(cn, w)
 	if err := c.refused(w); err != nil && !permit {
 		return nil, err
 	}
@@ -173,18 +169,14 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	c.mu.Unlock()
 	err = <-done
 	c.mu.Lock()
-	if err != nil {
-		if (err == failure("timeout") || err == failure("denied")) &&
-			c.fault.is("takes-refusals-for-grants") ||
-			err == failure("upgrade") && c.fault.is("upgrades-by-itself") {
-			return &hold{name: name{key, q.owner, c.newest[key]}, c: cn, valid: now() + 1<<30, count: 1}, nil
-		}
+	switch {
+	case err != nil && c.takesForGrant(err):
+		return &hold{name: name{key, q.owner, c.newest[key]}, c: cn, valid: now() + 1<<30, count: 1}, nil
+	case err != nil:
 		return nil, err
-	}
-	if h == nil { // the owner has lost the key meanwhile
+	case h == nil: // the owner has lost the key meanwhile
 		return nil, failure("not_held")
-	}
-	if h.owned() || h.lost != "" || c.fault.is("believes-silence") {
+	case h.owned() || h.lost != "" || c.fault.is("believes-silence"):
 		return h, nil
 	}
 	// The grant came too late: release it.
@@ -194,6 +186,30 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	h.count--
 	h.over = h.count == 0
 	return nil, failure("not_held")
+}
+
+// awaitCancel waits until no cancel of an acquire of w is in flight. It is called with Client.mu
+// held, which it releases meanwhile.
+func (c *Client) awaitCancel(cn *conn, w keyOwner) {
+	if c.fault.is("asks-before-its-cancel-is-answered") {
+		return
+	}
+	for ch := cn.giving[w]; ch != nil; ch = cn.giving[w] {
+		c.mu.Unlock()
+		<-ch
+		c.mu.Lock()
+	}
+}
+
+// takesForGrant reports whether the client's fault is to treat this refusal as a grant.
+func (c *Client) takesForGrant(err error) bool {
+	switch err {
+	case failure("timeout"), failure("denied"):
+		return c.fault.is("takes-refusals-for-grants")
+	case failure("upgrade"):
+		return c.fault.is("upgrades-by-itself")
+	}
+	return false
 }
 
 // asked returns the fields of an acquire. Most faults of a careless client are here.
