@@ -16,9 +16,9 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// conn is a connection to the admin socket. It answers a client of the protocol for locks at once.
-// The HTTP server would wait for the end of a line until its timeout, and the client would only see
-// that nothing answers.
+// conn is a connection to the admin socket. It refuses clients of the protocol for locks at once.
+// The HTTP server would wait for the end of a line until its timeout, and the client would get no
+// answer before that.
 type conn struct {
 	*net.UnixConn
 	begun bool

@@ -19,27 +19,27 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/listen"
 )
 
-// Daemon is what the admin listener needs of a daemon.
+// Daemon has the functions of a daemon that the admin listener calls.
 type Daemon interface {
-	// View describes what there is now.
+	// View returns the present state.
 	View(q engine.ViewQuery) (engine.View, error)
-	// Totals returns what has happened and what there is, in numbers.
+	// Totals returns the counters and present numbers.
 	Totals() engine.Totals
 	// Unlock ends the holds of a key by force, on behalf of by.
 	Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error)
-	// Live returns what is wrong if only a restart helps.
+	// Live returns an error if only a restart helps.
 	Live() error
-	// Ready returns why new locks cannot be acquired now.
+	// Ready returns nil if new locks can be acquired now, and otherwise why not.
 	Ready() error
 }
 
-// Unlocked is what a forced unlock has done.
+// Unlocked is the result of a forced unlock.
 type Unlocked struct {
-	// Released is how many holds were ended. Their owners have been told that they are lost.
+	// Released is the number of holds that were ended. Their owners have been told of the loss.
 	Released int `json:"released"`
-	// FreeIn is how many milliseconds it takes at most until no owner that was told, now or before,
-	// can still believe that it holds the key. Then the key is free. It is 0 if nothing keeps the
-	// key closed.
+	// FreeIn is the time, in milliseconds, until no owner that was told, now or earlier, can still
+	// believe that it holds the key. The key is free after that time or earlier. It is 0 if nothing
+	// keeps the key closed.
 	FreeIn int64             `json:"free_in_ms"`
 	Holds  []engine.ViewHold `json:"holds"` // those that were ended: the first engine.MaxViewRows
 }
@@ -59,9 +59,8 @@ type Config struct {
 	Log      *zap.Logger
 }
 
-// Server serves people and their machines: HTTP on a Unix socket beside the socket for locks, and
-// on TCP if asked for. A process that may connect to one of the two sockets may connect to the
-// other.
+// Server serves HTTP on a Unix socket beside the socket for locks, and on TCP if configured. A
+// process that may connect to one of the two sockets may connect to the other.
 type Server struct {
 	daemon Daemon
 	cfg    Config
@@ -80,7 +79,7 @@ func Socket(path string) string { return path + ".admin" }
 // ErrListen is the error of New if the server cannot listen on the address of admin_listen.
 var ErrListen = errors.New("cannot listen on the address of admin_listen")
 
-// timeouts of the admin listener: an idle connection is closed.
+// Timeouts of the admin listener, which closes idle connections.
 const (
 	readTime = 5 * time.Second // for a request
 	idleTime = time.Minute
@@ -146,7 +145,7 @@ func (a *Server) routes() http.Handler {
 	return mux
 }
 
-// says answers 200 and ok, or 503 and why not.
+// says answers 200 and ok, or 503 and the reason.
 func (a *Server) says(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -171,7 +170,7 @@ func (a *Server) Start() {
 	}
 }
 
-// endTime is the time that requests in flight have at the end.
+// endTime is the time that requests in flight have when the server ends.
 const endTime = time.Second
 
 // Finish waits until the requests in flight are answered, at most for endTime, and accepts no

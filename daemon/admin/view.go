@@ -27,7 +27,7 @@ type Viewer struct {
 	waitedFor waitedFor
 }
 
-// View describes what there is now. It locks no shard for longer than about a thousand rows take.
+// View returns the present state. It locks a shard for about a thousand rows at a time.
 func (d *Viewer) View(q engine.ViewQuery) (engine.View, error) {
 	if err := q.SetDefaults(); err != nil {
 		return engine.View{}, err

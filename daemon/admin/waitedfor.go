@@ -37,7 +37,7 @@ type waitedHolder struct {
 	at     int64
 }
 
-// asOf returns the holder as it is at now, if it has not changed since.
+// asOf returns the holder with the times of now, if the holder has not changed since it was read.
 func (h waitedHolder) asOf(now int64) *protocol.Holder {
 	if h.holder == nil || h.holder.Held < 0 {
 		return h.holder

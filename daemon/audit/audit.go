@@ -1,6 +1,6 @@
-// Package audit observes an engine. It logs what happens to locks: losses always, and everything in
-// an audit log on request. It also passes on the spans of traced acquires. Its goroutines write, so
-// that a slow reader delays nothing else. Close waits for them.
+// Package audit observes an engine. It logs lost locks always, and all events of locks in an audit
+// log on request. It also passes on the spans of traced acquires. Its goroutines write, so that a
+// slow reader delays nothing else. Close waits for them.
 package audit
 
 import (
@@ -17,7 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Settings say what is logged of locks.
+// Settings selects the events of locks that are logged.
 type Settings struct {
 	// Audit adds every lock that is acquired, refused or released, and every session. Losses are
 	// always logged.
@@ -25,7 +25,8 @@ type Settings struct {
 	HashKeys bool // keys appear as the first 8 bytes of their SHA-256, in hexadecimal
 }
 
-// maxLines and maxLosses limit what waits for a log that cannot keep up: bytes of lines, and locks.
+// maxLines and maxLosses bound the queues for a log that cannot keep up: bytes of lines, and lost
+// locks.
 const (
 	maxLines  = 64 << 20
 	maxLosses = 1 << 20
@@ -41,7 +42,7 @@ type Config struct {
 	Lost func(n *cache.Notice, at time.Time)
 }
 
-// Log logs what happens to locks. It implements engine.Observer.
+// Log logs events of locks. It implements engine.Observer.
 type Log struct {
 	cfg    Config
 	set    atomic.Pointer[Settings]
@@ -106,7 +107,7 @@ func hashed(key string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Notices logs what has just happened to locks.
+// Notices logs events of locks.
 func (l *Log) Notices(ns []cache.Notice) {
 	at, lost := time.Now(), 0
 	for i := range ns {
@@ -130,19 +131,19 @@ func (l *Log) Notices(ns []cache.Notice) {
 	}
 }
 
-// lagging logs that the log does not keep up.
+// lagging logs that lines were dropped because the log cannot keep up.
 func (l *Log) lagging(n uint64) {
 	l.cfg.Log.Error("the log does not keep up: lines are missing",
 		zap.String("event", "log_lagging"), zap.Uint64("missing", n))
 }
 
-// loss is a lock that was lost, and when.
+// loss is a lost lock, with the time of the loss.
 type loss struct {
 	cache.Notice
 	at time.Time
 }
 
-// writeLosses logs what was lost, with the time at which it happened.
+// writeLosses logs lost locks, each with the time of its loss.
 func (l *Log) writeLosses(ls []loss) {
 	core := l.cfg.Log.Core() // the logger would read its clock, and ours has been read
 	if !core.Enabled(zapcore.WarnLevel) {

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Events that are rare, and are logged at once.
+// Rare events, which are logged at once.
 
 // WaitCycle logs which owners wait for each other.
 func (l *Log) WaitCycle(cycle []engine.CycleWait) {
@@ -39,7 +39,7 @@ func (l *Log) Unlocked(h *cache.Held, by engine.Peer) {
 		zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
 }
 
-// Throttled logs that the requests of a user wait, at most once a second.
+// Throttled logs that requests of a user are delayed, at most once a second.
 func (l *Log) Throttled(p engine.Peer, wait time.Duration) {
 	l.throttled.Do(l.cfg.Clock(), func(skipped int) {
 		l.cfg.Log.Warn("user throttled: request rate above limits.max_user_rate",

@@ -27,23 +27,23 @@ type multiAcquire struct {
 	began    int64
 	deadline int64 // of the wait; Forever for none
 
-	mu     sync.Mutex
-	at     int              // in order: all before it are held
-	tries  int              // tries that are not answered
-	said   []said           // by key: the refusal of a try that failed
-	grants []protocol.Grant // by key
-	held   []bool           // by key
-	shard  int              // of the key that is waited for
-	over   bool             // withdrawn by the client
-	lost   bool             // a key of it was lost meanwhile
-	cancel []uint64         // ids of cancels that wait for its answer
+	mu        sync.Mutex
+	at        int              // an index in order: the keys before it are held
+	tries     int              // number of tries that are not answered
+	refusals  []refusal        // of failed tries, by key
+	grants    []protocol.Grant // by key
+	held      []bool           // by key
+	shard     int              // of the key that m waits for
+	withdrawn bool             // the client has canceled the request
+	lost      bool             // a key was lost after it had been granted
+	cancel    []uint64         // ids of cancels that wait for its answer
 }
 
 // Since returns when the request began, from which MaxWait counts.
 func (m *multiAcquire) Since() int64 { return m.began }
 
-// said is the refusal of a key.
-type said struct {
+// refusal is the refusal of a key.
+type refusal struct {
 	code protocol.Code
 	text string
 }
@@ -63,8 +63,8 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 		return
 	}
 	m := &multiAcquire{s: s, id: q.ID, began: now, deadline: cache.Forever,
-		grants: make([]protocol.Grant, len(q.Keys)),
-		said:   make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
+		grants:   make([]protocol.Grant, len(q.Keys)),
+		refusals: make([]refusal, len(q.Keys)), held: make([]bool, len(q.Keys))}
 	// askOne checks each key again, because the routes may change.
 	wait, all := cache.Forever, s.engine.routes.Load()
 	for _, k := range q.Keys {
@@ -155,22 +155,22 @@ func (m *multiAcquire) left(rt *route, now int64) int64 {
 func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	m := t.m
 	if msg.Kind == cache.MsgGranted {
-		m.took(e, t.n, msg, now)
+		m.recordGrant(e, t.n, msg, now)
 	}
 	m.mu.Lock()
 	if msg.Kind != cache.MsgGranted {
-		m.said[t.n] = said{msg.Code, failText(msg)}
+		m.refusals[t.n] = refusal{msg.Code, failText(msg)}
 	}
 	m.tries--
 	done := m.tries == 0
 	m.mu.Unlock()
 	if done {
-		m.tried(e, now, a)
+		m.triesAnswered(e, now, a)
 	}
 }
 
-// took records the grant of key n.
-func (m *multiAcquire) took(e *Engine, n int, msg *cache.Message, now int64) {
+// recordGrant records the grant of key n.
+func (m *multiAcquire) recordGrant(e *Engine, n int, msg *cache.Message, now int64) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	g := e.stateGrant(m.s, msg, now)
@@ -179,8 +179,8 @@ func (m *multiAcquire) took(e *Engine, n int, msg *cache.Message, now int64) {
 	m.grants[n], m.held[n] = g, true
 }
 
-// tried continues m when all tries are answered.
-func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
+// triesAnswered continues m when all tries are answered.
+func (m *multiAcquire) triesAnswered(e *Engine, now int64, a *followUp) {
 	if m.ended(e, now, a) {
 		return
 	}
@@ -195,12 +195,12 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 	}
 	// A refusal that a wait cannot change ends the request at once, whichever key it concerns.
 	bad := slices.IndexFunc(m.order, func(n int) bool {
-		return free(n) && (m.said[n].code != protocol.Busy || m.q.Wait == 0)
+		return free(n) && (m.refusals[n].code != protocol.Busy || m.q.Wait == 0)
 	})
 	m.at = max(first, bad)
 	m.mu.Unlock()
 	if bad >= 0 {
-		why := m.said[m.order[bad]]
+		why := m.refusals[m.order[bad]]
 		m.giveBack(e, 0, now, a)
 		m.fail(why.code, why.text, now, a)
 		return
@@ -213,16 +213,16 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 // whether it has done so.
 func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	m.mu.Lock()
-	over, lost := m.over, m.lost
+	withdrawn, lost := m.withdrawn, m.lost
 	m.mu.Unlock()
 	switch {
-	case over:
+	case withdrawn:
 		m.giveBack(e, 0, now, a)
 		m.fail(protocol.Canceled, "withdrawn", now, a)
 	case lost:
 		m.failLost(e, now, a)
 	}
-	return over || lost
+	return withdrawn || lost
 }
 
 // wait requests the first key that is not held, and waits for it.
@@ -233,9 +233,11 @@ func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 	m.mu.Unlock()
 	m.askOne(e, n, &q, now, a, func(sh *shard) {
 		m.mu.Lock()
-		over := m.over
+		withdrawn := m.withdrawn
 		m.mu.Unlock()
-		if over { // since the last check; the cancel may have found nothing to withdraw
+		// The client may have canceled the request since the last check. Then its cancel has found
+		// nothing to withdraw.
+		if withdrawn {
 			sh.table.CancelInternal(m.s.core, m, now, &sh.out)
 		}
 	})
@@ -246,13 +248,14 @@ func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *fol
 	if msg.Kind != cache.MsgGranted {
 		code, text := msg.Code, failText(msg)
 		if code == protocol.Busy && m.deadline != cache.Forever && m.q.Wait > 0 {
-			code, text = protocol.Timeout, "the wait ran out" // its last moment was a try
+			// The wait was over when this key was requested, so that was a try.
+			code, text = protocol.Timeout, "the wait ran out"
 		}
 		m.giveBack(e, 0, now, a)
 		m.fail(code, text, now, a)
 		return
 	}
-	m.took(e, m.order[m.at], msg, now)
+	m.recordGrant(e, m.order[m.at], msg, now)
 	m.mu.Lock()
 	m.at++
 	all := m.at == len(m.order)
@@ -378,16 +381,16 @@ func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
 	for _, n := range slices.Backward(back) {
 		sh := e.lock(shardOf(m.keys[n]))
 		sh.table.Release(&cache.Release{Key: m.keys[n], Owner: m.q.Owner, Fence: m.grants[n].Fence,
-			Re:    cache.Request{Session: m.s.core, InternalReply: nobody{}},
+			Re:    cache.Request{Session: m.s.core, InternalReply: discardReply{}},
 			Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
 	}
 }
 
-// nobody is the internal reply of a request whose answer is not needed.
-type nobody struct{}
+// discardReply is the internal reply of a request whose answer is not needed.
+type discardReply struct{}
 
-func (nobody) answered(*Engine, *cache.Message, int64, *followUp) {}
+func (discardReply) answered(*Engine, *cache.Message, int64, *followUp) {}
 
 func (s *Session) addMulti(m *multiAcquire) {
 	s.mu.Lock()
@@ -420,7 +423,7 @@ func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool 
 		return false
 	}
 	m.mu.Lock()
-	m.over = true
+	m.withdrawn = true
 	full := len(m.cancel) == maxCancels
 	if !full {
 		m.cancel = append(m.cancel, q.ID)
@@ -429,7 +432,7 @@ func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool 
 	m.mu.Unlock()
 	s.mu.Unlock()
 	if full {
-		s.refuse(q.ID, protocol.Limit, "it is being withdrawn, as often as it may be", a)
+		s.refuse(q.ID, protocol.Limit, "too many cancels of this request", a)
 		return true
 	}
 	e := s.engine

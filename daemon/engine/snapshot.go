@@ -313,7 +313,7 @@ const (
 	replyQuiet
 	replyMulti
 	replyTry
-	replyNobody
+	replyDiscard
 )
 
 // InternalReply writes or reads the internal reply of a request. No multiRelease exists then,
@@ -325,8 +325,8 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	case nil:
 	case quiet:
 		kind = replyQuiet
-	case nobody:
-		kind = replyNobody
+	case discardReply:
+		kind = replyDiscard
 	case *multiAcquire:
 		kind, place = replyMulti, slices.Index(s.multiAcquires, v)
 	case try:
@@ -348,8 +348,8 @@ func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) an
 	switch {
 	case kind == replyQuiet:
 		return quiet{}
-	case kind == replyNobody:
-		return nobody{}
+	case kind == replyDiscard:
+		return discardReply{}
 	case kind == replyNone:
 	case place < 0 || place >= len(s.multiAcquires) || key < 0 ||
 		key >= len(s.multiAcquires[place].keys):

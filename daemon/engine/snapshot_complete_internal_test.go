@@ -139,7 +139,7 @@ func snapshotOf(e *Engine) (snapshot []byte, err error) {
 func TestTheSnapshotHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
 	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any {
-		return nobody{}
+		return discardReply{}
 	},
 		Snapshot: func() ([]byte, error) { return snapshotOf(d.e) },
 		Again: func(snapshot []byte) ([]byte, error) {

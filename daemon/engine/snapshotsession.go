@@ -98,7 +98,7 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	cache.List(c, &x.keys, c.Bytes)
 	cache.List(c, &x.ttls, func(n *int64) { cache.Num(c, n) })
 	cache.List(c, &x.order, func(n *int) { cache.Num(c, n) })
-	cache.List(c, &x.said, func(s *said) { cache.Num(c, &s.code); c.String(&s.text) })
+	cache.List(c, &x.refusals, func(s *refusal) { cache.Num(c, &s.code); c.String(&s.text) })
 	cache.List(c, &x.held, c.Bool)
 	cache.List(c, &x.cancel, func(n *uint64) { cache.Num(c, n) })
 	cache.List(c, &x.grants, func(g *protocol.Grant) {
@@ -109,7 +109,7 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	})
 	cache.Num(c, &x.at)
 	cache.Num(c, &x.shard)
-	c.Bool(&x.over)
+	c.Bool(&x.withdrawn)
 	c.Bool(&x.lost)
 	if !m.Reading {
 		return
@@ -120,7 +120,7 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 		x.classes = append(x.classes, routeFor(all, k).class)
 	}
 	n := len(x.keys)
-	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n ||
+	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.refusals) != n || len(x.held) != n ||
 		len(x.grants) != n || x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards {
 		m.Fail(errUnderWay)
 	}

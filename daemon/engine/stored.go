@@ -22,7 +22,7 @@ const storedRowSize = 4*protocol.MaxKey + 1100
 func (s *Session) stored(q *protocol.Request, a *followUp) {
 	e := s.engine
 	if e.ask == nil {
-		s.refuse(q.ID, protocol.Unsupported, "this daemon cannot say what its stores know", a)
+		s.refuse(q.ID, protocol.Unsupported, "this daemon cannot list the locks of its stores", a)
 		return
 	}
 	place, cursor, ok := parseStored(string(q.After))
@@ -34,7 +34,7 @@ func (s *Session) stored(q *protocol.Request, a *followUp) {
 		limit: min(int(q.Limit), max(1, s.frameLimit()/storedRowSize))}
 	if s.queries.Add(1) > maxQueries {
 		s.queries.Add(-1)
-		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
+		s.refuse(q.ID, protocol.Limit, "too many concurrent store queries on this session", a)
 		return
 	}
 	e.ask(func(ctx context.Context, of CapabilitiesOf) (then func(context.Context)) {

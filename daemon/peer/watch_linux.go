@@ -52,8 +52,8 @@ func NewWatcher() (*Watcher, error) {
 }
 
 // Watch identifies the process at the other end of a connection. It calls gone once, when that
-// process ends. If the process cannot be watched, gone is never called: then only the end of the
-// connection tells.
+// process ends. If the process cannot be watched, gone is never called, and only the end of the
+// connection shows that the client has ended.
 func (w *Watcher) Watch(c *sock.Conn, gone func()) (engine.Peer, *Watch) {
 	p, pidfd := engine.Unknown, -1
 	_ = c.Control(func(fd int) error {
@@ -80,7 +80,8 @@ func (w *Watcher) Adopt(f *os.File, gone func()) *Watch {
 	return w.watchPIDFD(fd, gone)
 }
 
-// watchPIDFD watches a process by its pidfd, and closes that in the end; less than 0 for none.
+// watchPIDFD watches a process by its pidfd, and closes the pidfd at the end. fd is less than 0 if
+// there is none.
 func (w *Watcher) watchPIDFD(fd int, gone func()) *Watch {
 	if fd < 0 {
 		return &Watch{}

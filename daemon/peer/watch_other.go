@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// Watcher does nothing: without pidfds only the end of its connection tells that a client has
+// Watcher does nothing. Without pidfds, only the end of its connection shows that a client has
 // ended.
 type Watcher struct{}
 

@@ -64,7 +64,7 @@ func (p *Page) chart(of func(*engine.ViewPoint) float64, unit func(float64) stri
 	return c
 }
 
-// band describes the points from one index up to another.
+// band describes the points in a range of indexes.
 func (p *Page) band(from, to int, x func(float64) float64, of func(*engine.ViewPoint) float64,
 	unit func(float64) string) mark {
 	least, most := math.Inf(1), math.Inf(-1)

@@ -15,7 +15,7 @@ const (
 	good     = "good"
 )
 
-// The limits from which on something is a problem.
+// The limits above which a number is a problem.
 const (
 	longWait    = 5 * time.Second  // of a waiter
 	lateRenewal = time.Second      // of the most urgent renewal of a store
@@ -23,10 +23,10 @@ const (
 	maxKeys     = 5                // in the list, for each kind of problem
 )
 
-// problem is a line of the list at the top. Key is the key that it is about, if any.
+// problem is a line of the list at the top. Key is the key with the problem, if there is one.
 type problem struct{ Severity, Key, Title, Detail string }
 
-// problems returns what needs attention, the worst first, or one entry that says that nothing does.
+// problems returns the problems, the worst first. Without any, it returns one entry that says so.
 func (p *Page) problems() (list []problem) {
 	add := func(severity, key, title, detail string) {
 		list = append(list, problem{severity, key, title, detail})

@@ -187,7 +187,7 @@ func (p *Page) groups() (list []*group) {
 	return list
 }
 
-// named is how many of its holders a row names.
+// named is the number of holders that a row names.
 const named = 3
 
 // holders names the holders of a group.

@@ -1,5 +1,5 @@
-// Package enginetest runs an engine for the tests of the packages around it: one store, clients
-// without sockets, and a clock that the test gives.
+// Package enginetest runs an engine with one store for the tests of other packages, with clients
+// that need no sockets, and a clock that the test sets.
 package enginetest
 
 import (
@@ -20,7 +20,7 @@ type Client struct {
 	reads   []byte
 }
 
-// Flush reads what the session has written.
+// Flush takes the output of the session.
 func (c *Client) Flush() { c.reads = c.Session.Swap(c.reads) }
 
 // Kill does nothing.
@@ -72,7 +72,7 @@ func (e Engine) Greet(p engine.Peer, name, label string) *Client {
 	return c
 }
 
-// answer has the store carry out what waits for it.
+// answer has the store carry out the ops that wait for it.
 func (e Engine) answer(t testing.TB) {
 	t.Helper()
 	for b := e.Lane.Main().Next(); b != nil; b = e.Lane.Main().Next() {

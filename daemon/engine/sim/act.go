@@ -8,11 +8,11 @@ import (
 
 // What clients do.
 
-// patience is how long any answer may take beyond the wait that was asked for,
-// pauses of host and client apart.
+// patience bounds how long an answer may take beyond the requested wait. Pauses of the host and of
+// the client do not count.
 const patience = 30 * sec
 
-// act does one thing, and plans to do the next.
+// act has the client do one random thing, and schedules the next one.
 func (c *client) act() {
 	w := c.w
 	if w.calm {
@@ -23,7 +23,7 @@ func (c *client) act() {
 		return
 	}
 	c.after(w.skewed(w.p.Act), c.act)
-	// some do not wait for the welcome
+	// Some clients do not wait for the welcome.
 	if c.k == nil || c.silent > w.now || !c.greeted && w.chance(900) {
 		return
 	}
@@ -51,7 +51,7 @@ func (c *client) act() {
 	}
 }
 
-// terms are what an acquire says behind its keys.
+// terms draws the fields of an acquire besides its keys.
 func (c *client) terms(q *request, p *protocol.Request) {
 	w := c.w
 	if w.chance(w.p.Shared) {
@@ -113,7 +113,7 @@ func (c *client) acquireMany() {
 	c.send(q, p)
 }
 
-// plan decides what becomes of a hold that has just been granted.
+// plan decides what the client does with a hold that has just been granted.
 func (c *client) plan(h *hold, q *request) {
 	w := c.w
 	if w.load != nil {
@@ -150,8 +150,8 @@ func (c *client) plan(h *hold, q *request) {
 	}
 }
 
-// release gives up one count, or all, of a hold. From here on the client does
-// not claim it.
+// release releases one count of a hold, or all. From then on the client does not believe in what it
+// has released.
 func (c *client) release(h *hold) {
 	w := c.w
 	q := &request{op: protocol.OpRelease, key: h.key, owner: h.owner, holds: []*hold{h},
@@ -163,7 +163,8 @@ func (c *client) release(h *hold) {
 	if w.chance(250) {
 		p.Flags |= protocol.FlagAsync
 	}
-	// All of it, and nothing else of it under way: whatever comes of it, it is over.
+	// If this releases all counts and no other request about the hold is in progress, the hold is
+	// over, whatever the answer.
 	if q.all && c.waiting(h.key, h.owner) == nil && !c.concerns(h) && w.chance(500) {
 		q.quiet = true
 		p.Flags |= protocol.FlagQuiet
@@ -176,7 +177,7 @@ func (c *client) release(h *hold) {
 	c.send(q, p)
 }
 
-// concerns says whether a request about the hold has not been answered.
+// concerns reports whether a request about the hold has not been answered.
 func (c *client) concerns(h *hold) bool {
 	return slices.ContainsFunc(c.calls, func(q *request) bool { return slices.Contains(q.holds, h) })
 }
@@ -191,7 +192,7 @@ func (c *client) givesUp(h *hold, all bool) {
 	}
 }
 
-// odd does one of the rarer things.
+// odd does one of the less common things.
 func (c *client) odd() {
 	w := c.w
 	var h *hold
@@ -226,7 +227,7 @@ func (c *client) odd() {
 	}
 }
 
-// live are the holds that the client claims.
+// live returns the holds that the client believes in.
 func (c *client) live() []*hold {
 	var live []*hold
 	for _, h := range c.holds {
@@ -302,13 +303,13 @@ func (c *client) inspect(h *hold) {
 	c.send(q, p)
 }
 
-// fencedOld is what is over and had a fence: of those without, one is like the
-// other, and like the one that an owner has now.
+// fencedOld returns the ended holds that had a fence. Degraded holds have none, so a release of an
+// ended one would end a present one of the same owner.
 func (c *client) fencedOld() []*hold {
 	return slices.DeleteFunc(slices.Clone(c.old), func(o *hold) bool { return o.degraded })
 }
 
-// staleRelease is what a finally block sends that does not know yet.
+// staleRelease sends the release of a finally block that does not know yet that its hold is over.
 func (c *client) staleRelease(h *hold) {
 	p := &protocol.Request{}
 	q := &request{op: protocol.OpRelease, holds: []*hold{nil}}

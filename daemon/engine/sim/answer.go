@@ -6,10 +6,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// What a client makes of the answers to what it asks about holds that it has, and
-// of failures.
+// How a client handles answers to requests about its holds, and failures.
 
-// kept takes the grant that answers a renewal or a downgrade.
+// kept handles the grant that answers a renewal or a downgrade.
 func (c *client) kept(q *request, g *protocol.Grant) {
 	h := q.holds[0]
 	if h == nil || g.Fence != h.fence {
@@ -31,13 +30,13 @@ func (c *client) kept(q *request, g *protocol.Grant) {
 	}
 }
 
-// released takes the answer to a release; h is nil for one with a wrong fence.
+// released handles the answer to a release. h is nil for a release with a wrong fence.
 func (c *client) released(q *request, h *hold, left int) {
 	if h == nil {
 		c.w.fail("stale fence", q.key.name, "a release with a wrong fence was carried out")
 		return
 	}
-	// it has no fence that tells it from the owner's present one: PROTOCOL.md, section 8
+	// A degraded hold has no fence to tell it from the owner's present hold: PROTOCOL.md, section 8.
 	if h.gone && h.degraded {
 		i := slices.IndexFunc(c.holds, func(o *hold) bool {
 			return o.degraded && o.key == h.key && o.owner == h.owner
@@ -60,7 +59,7 @@ func (c *client) released(q *request, h *hold, left int) {
 	}
 }
 
-// forget notes that the daemon has no such hold any more.
+// forget records that the daemon no longer has such a hold.
 func (c *client) forget(h *hold) {
 	if h.gone {
 		return
@@ -90,7 +89,7 @@ func (c *client) releasedMany(q *request, m protocol.Message) error {
 				c.w.fail("stale fence", "", "a release with a wrong fence was carried out")
 				return nil
 			}
-			// An acquire-many under way may have entered it, and keep it.
+			// A multi-acquire in progress may have re-entered the hold, and keep it.
 			if h.said--; q.all || h.said <= 0 && h.count <= 0 && !h.unsure && c.many(h.key, h.owner) == nil {
 				c.forget(h)
 			}
@@ -114,7 +113,7 @@ func (c *client) canceled(q *request, found bool) {
 	}
 }
 
-// failed takes a failure.
+// failed handles a failure.
 func (c *client) failed(q *request, code protocol.Code) {
 	w := c.w
 	bad := func() { w.fail("reply", q.keyName(), "%v to a %s", code, requestNames[q.op]) }
@@ -159,7 +158,7 @@ func (q *request) keyName() string {
 	return q.key.name
 }
 
-// refused takes the failure of an acquire.
+// refused handles the failure of an acquire.
 func (c *client) refused(q *request, code protocol.Code, bad func()) {
 	switch code {
 	case protocol.Busy:
@@ -174,7 +173,7 @@ func (c *client) refused(q *request, code protocol.Code, bad func()) {
 		q.withdrawn = true
 	case protocol.Upgrade, protocol.Unavailable, protocol.Draining:
 	case protocol.Limit:
-		if c.w.p.MaxHolds > 1000 && c.w.p.SpaceMost == 0 {
+		if c.w.p.MaxHolds > 1000 && c.w.p.NamespaceLimit == 0 {
 			bad()
 		}
 	case protocol.Denied:
@@ -186,7 +185,7 @@ func (c *client) refused(q *request, code protocol.Code, bad func()) {
 	}
 }
 
-// notReleased takes the failure of a release.
+// notReleased handles the failure of a release.
 func (c *client) notReleased(q *request, h *hold, code protocol.Code) {
 	if h == nil && code == protocol.NotHeld {
 		return // it had a wrong fence

@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The audit log, as the engine tells of it: each hold begins once and ends once there.
+// The audit log, from the notices of the engine. Each hold begins once and ends once there.
 
 // audited is a hold in the audit log.
 type audited struct {
@@ -18,7 +18,7 @@ type audited struct {
 	fence   uint64
 }
 
-// observer takes in what a host's engine reports.
+// observer receives the events of a host's engine.
 type observer struct{ h *host }
 
 func (observer) SessionBegins(*engine.Session)        {}
@@ -26,7 +26,7 @@ func (observer) SpanEnds(*engine.Span)                {}
 func (observer) WaitCycle([]engine.CycleWait)         {}
 func (observer) FencesMayFall(string, string, uint64) {}
 
-// Notices takes in what has happened to locks.
+// Notices handles notices about locks.
 func (o observer) Notices(ns []cache.Notice) {
 	h, w := o.h, o.h.w
 	for i := range ns {
@@ -65,9 +65,10 @@ func (o observer) Notices(ns []cache.Notice) {
 	}
 }
 
-// foundGone checks, when the daemon says that a hold was lost by the time of its release, that it
-// was released, and that a store has lost leases. A daemon that works with an old reading of the
-// clock may be wrong, and a request that is carried out twice may be answered by the second copy.
+// foundGone is called when the daemon reports that a hold had been lost before its release. It
+// checks that the hold was released, and that a store has lost leases. There are two exceptions:
+// the daemon may work with an old reading of the clock, and a request that is carried out twice may
+// be answered by the second copy.
 func (h *host) foundGone(id audited, n *cache.Notice) {
 	w := h.w
 	w.counts.Tallies[foundGone]++
@@ -82,8 +83,8 @@ func (h *host) foundGone(id audited, n *cache.Notice) {
 	}
 }
 
-// mayBegin checks that the host's configuration lets the client have the key at the moment when the
-// daemon decides so: each key of an acquire-many too.
+// mayBegin checks that the host's configuration lets the client have the key when the daemon grants
+// it. It also checks each key of a multi-acquire.
 func (h *host) mayBegin(n *cache.Notice) {
 	sp := h.conf.of(n.Key)
 	h.began[n.Session.ID] = h.w.now
@@ -97,7 +98,7 @@ func (h *host) mayBegin(n *cache.Notice) {
 	}
 }
 
-// connOf is the connection of a session; nil once that has ended.
+// connOf returns the connection of a session; nil once the session has ended.
 func (h *host) connOf(session uint64) *conn {
 	for _, k := range h.conns {
 		if k.s != nil && k.s.ID() == session {
@@ -107,8 +108,8 @@ func (h *host) connOf(session uint64) *conn {
 	return nil
 }
 
-// notTooMany checks, when a hold begins, the limit of its namespace. Holds that have moved there by
-// a reload may be more than the limit; then none begins.
+// notTooMany checks, when a hold begins, the limit of its namespace. Holds that a reload has moved
+// there may exceed the limit; then no new hold begins.
 func (h *host) notTooMany(key string) {
 	sp, n := h.conf.of(key), int64(0)
 	if sp.MaxHolds == 0 {
@@ -125,8 +126,7 @@ func (h *host) notTooMany(key string) {
 	}
 }
 
-// notTooManyWait checks the limit of waiters of the namespace of an acquire that has come in the
-// step that ends, and waits.
+// notTooManyWait checks the limit of waiters of a namespace when an acquire begins to wait there.
 func (h *host) notTooManyWait(q *request) {
 	sp, n := h.conf.of(q.key.name), int64(0)
 	if sp.MaxWaiters == 0 {
@@ -147,7 +147,7 @@ func (h *host) notTooManyWait(q *request) {
 	}
 }
 
-// auditEnds checks, when nothing is held, that the audit log says so.
+// auditEnds checks, when nothing is held, that the audit log agrees.
 func (h *host) auditEnds() {
 	for id := range h.audit {
 		h.w.fail("audit", id.key, "host %d: fence %d of session %d has not ended in the log", h.id,

@@ -5,7 +5,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// told is what a host's daemon has been told of a lease of its own.
+// told is the knowledge that a host's daemon has of one of its leases.
 type told struct {
 	token     uint64
 	contended bool

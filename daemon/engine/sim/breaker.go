@@ -7,18 +7,19 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// breaker is what upstream.Pump knows of its store being down.
+// breaker is the state of upstream.Pump as a circuit breaker.
 type breaker struct {
 	looking bool // pings are under way
 	down    bool
 	parked  []*pump // renewals that wait for the store
-	// rises with each process that takes over while it is down: pings of an earlier one end
+	// It rises with each successor that takes over while the store is down, so that pings of an
+	// earlier process end.
 	no int
 }
 
 var errDown = errors.New("the store does not answer")
 
-// suspect has the store pinged: a batch was not answered.
+// suspect has the store pinged, because a batch was not answered.
 func (l *link) suspect() {
 	h, b := l.h, &l.breaker
 	if b.looking {
@@ -55,7 +56,7 @@ func (l *link) outlast(pause int64) {
 	})
 }
 
-// isUp has requests go to the store again.
+// isUp lets requests go to the store again.
 func (l *link) isUp() {
 	h, b := l.h, &l.breaker
 	parked := b.parked
@@ -66,7 +67,7 @@ func (l *link) isUp() {
 	h.eng.StoreUp(l.storeLane)
 }
 
-// trust has a process that takes over find out for itself whether the store is down.
+// trust has a successor find out for itself whether the store is down.
 func (l *link) trust() {
 	if l.breaker.down {
 		l.breaker.no++
@@ -74,7 +75,7 @@ func (l *link) trust() {
 	}
 }
 
-// ping asks the store for an answer, once.
+// ping pings the store once.
 func (l *link) ping(then func(ok bool)) {
 	w := l.h.w
 	if l.pair != nil { // both have to answer
@@ -112,7 +113,7 @@ func (l *link) ping(then func(ok bool)) {
 	})
 }
 
-// refuse gives a batch back without having asked: the store is down.
+// refuse gives a batch back without sending it, because the store is down.
 func (p *pump) refuse(b *upstream.Batch) {
 	for i := range b.Results {
 		b.Results[i] = cache.Result{Status: cache.Refused, Left: -1, Err: errDown}

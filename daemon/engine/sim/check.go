@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// key is one lock, with all that the checks remember of it.
+// key is one lock, with the state of the checks about it.
 type key struct {
 	name    string
 	no      uint64            // from 1
@@ -25,7 +25,7 @@ type fenceAt struct {
 	fence uint64
 }
 
-// fenced is what has been seen of a key's fences from one store.
+// fenced has the fences of a key that have been seen from one store.
 type fenced struct {
 	exclusive *hold // the one with the highest fence so far
 	shared    *hold
@@ -34,14 +34,14 @@ type fenced struct {
 	writer    *hold
 }
 
-// ownFences is what has been seen of a key's fences from one daemon, whatever the stores. They rise
-// where bases can be raised.
+// ownFences has the fences of a key that have been seen from one daemon, at whatever store. They
+// rise where bases can be raised.
 type ownFences struct {
 	gen int
 	fenced
 }
 
-// ownFencesOf is what has been seen of the fences that h's own daemon has given.
+// ownFencesOf returns the record of the fences that the daemon of h has given.
 func (k *key) ownFencesOf(h *hold) *fenced {
 	o := k.own[h.k.h]
 	if o == nil || o.gen != h.k.gen {
@@ -87,7 +87,7 @@ func (w *World) key(name string) *key {
 	return nil
 }
 
-// began notes a fresh hold, at the moment when its client reads of it.
+// began records a new hold, when its client reads the grant.
 func (w *World) began(h *hold) {
 	k := h.key
 	w.begun++
@@ -110,8 +110,8 @@ func (w *World) began(h *hold) {
 	w.ordered(h)
 }
 
-// ordered checks rule 4: an exclusive holder's fence is greater than every
-// earlier holder's, a reader's than every earlier exclusive holder's.
+// ordered checks rule 4: an exclusive holder's fence is greater than the fences of all earlier
+// holders, and a reader's is greater than the fences of all earlier exclusive holders.
 func (w *World) ordered(h *hold) {
 	k := h.key
 	if h.degraded {
@@ -131,19 +131,19 @@ func (w *World) ordered(h *hold) {
 	if own.moves(h) && h.at.rebase {
 		w.counts.Tallies[carriedFloors]++
 	}
-	// A client that reads late reads of a hold that a loss has ended behind later ones.
+	// A client that reads late can read the grant of a lost hold after later grants.
 	w.rises(own, h, func(h, o *hold) bool { return !h.at.rebase || waives(h, o) }, ownOrder)
 }
 
-// moves notes the latest hold, and reports whether the one before it was at another store.
+// moves records the latest hold, and reports whether the one before it was at another store.
 func (f *fenced) moves(h *hold) bool {
 	was := f.latest
 	f.latest = h
 	return was != nil && was.at != h.at
 }
 
-// rises checks the fence of a hold against those that have been seen. waived says that one need not
-// be greater than another, which is counted as a tally.
+// rises compares the fence of a hold with the fences that have been seen. If waived returns true
+// for an earlier hold, the order is not required, and a violation is counted as a tally.
 func (w *World) rises(f *fenced, h *hold, waived func(h, o *hold) bool, as tally) {
 	k := h.key
 	against := func(o *hold) {
@@ -202,8 +202,8 @@ func (w *World) meets(h *hold) {
 	}
 }
 
-// revive notes that the daemon has extended validity that had run out, which it
-// may if nobody else has come in between.
+// revive records that the daemon has extended a validity that had run out. It may do so if no other
+// client has held the key in between.
 func (w *World) revive(h *hold) {
 	if !h.believed() {
 		return
@@ -215,7 +215,7 @@ func (w *World) revive(h *hold) {
 	w.meets(h)
 }
 
-// over notes that a client does not claim to hold any more.
+// over records that a client no longer believes in a hold.
 func (w *World) over(h *hold) {
 	if h.over {
 		return
@@ -228,8 +228,8 @@ func (w *World) over(h *hold) {
 	w.say(h.key, "client %d is done with fence %d·%d", h.c.id, h.fence>>10, h.fence&1023)
 }
 
-// write has a holder write to the resource behind the lock, which looks at
-// fences; the write may take its time.
+// write has a holder write to the resource behind the lock, which checks fences. The write may take
+// its time.
 func (w *World) write(h *hold) {
 	delay := w.skewed(5 * ms)
 	if w.chance(50) {
@@ -238,9 +238,9 @@ func (w *World) write(h *hold) {
 	w.after(delay, func() { w.written(h) })
 }
 
-// written is a write that reaches the resource, which takes none with a smaller
-// fence than it has seen. By that no write of an earlier holder may come behind
-// one of a later holder, and the present holder's must not be refused.
+// written handles a write that reaches the resource. The resource takes no write with a smaller
+// fence than it has seen. So no write of an earlier holder may take effect after a write of a later
+// holder, and no write of the present holder may be refused.
 func (w *World) written(h *hold) {
 	k := h.key
 	if h.degraded {
@@ -262,7 +262,7 @@ func (w *World) written(h *hold) {
 	w.counts.Tallies[fenceWrites]++
 }
 
-// takes is a write that the resource does not refuse.
+// takes handles a write that the resource does not refuse.
 func (w *World) takes(f *fenced, h *hold) {
 	k, o := h.key, f.writer
 	if o != nil && h.begun < o.begun && !waives(h, o) && !waives(o, h) {
@@ -272,7 +272,7 @@ func (w *World) takes(f *fenced, h *hold) {
 	f.resource, f.writer = h.fence, h
 }
 
-// lostCheck looks at why a hold was lost.
+// lostCheck checks that a hold was lost for a valid reason.
 func (w *World) lostCheck(h *hold, why protocol.Reason) {
 	switch why {
 	case protocol.LostTooLong:
@@ -299,7 +299,7 @@ func (w *World) lostCheck(h *hold, why protocol.Reason) {
 	}
 }
 
-// granted is a grant that the step under way has sent.
+// granted is a grant that the present step has sent.
 type granted struct {
 	k     *conn
 	q     *request
@@ -307,8 +307,8 @@ type granted struct {
 	fence uint64
 }
 
-// replying looks at a reply at the moment when the daemon sends it: there its own
-// rules have to hold, whatever happens on the way.
+// replying checks a reply when the daemon sends it. The daemon's own rules have to hold at that
+// moment, whatever happens to the reply afterwards.
 func (w *World) replying(k *conn, q *request, m protocol.Message) {
 	h := k.h
 	if q.op == protocol.OpAcquire {
@@ -345,7 +345,7 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 	}
 }
 
-// mayHave checks that what the host is configured to do now lets the client have the key.
+// mayHave checks that the configuration which the host follows now lets the client have the key.
 func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 	if on.stuck {
 		return // it was decided a while ago
@@ -360,7 +360,7 @@ func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 	}
 }
 
-// pushing looks at a push at the moment when the daemon sends it.
+// pushing checks a push when the daemon sends it.
 func (w *World) pushing(k *conn, m protocol.Message) {
 	if m.Event == protocol.EventKeepalive && k.asked == 0 {
 		k.asked = w.now
@@ -406,7 +406,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	}
 	w.counts.Tallies[handoffs]++
 	h.bounded(k)
-	// nobody held it, or it would have had to wait
+	// Nobody held the key, or the request would have had to wait.
 	if q.came == w.now && q.mode == protocol.Exclusive {
 		w.counts.Tallies[lingered]++
 	}

@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// client is a program on a host: one process with a connection, as a user of the
-// protocol would write it from PROTOCOL.md alone.
+// client is a program on a host. It is one process with a connection, as a user of the protocol
+// would write it from PROTOCOL.md alone.
 type client struct {
 	w            *World
 	h            *host
@@ -42,7 +42,7 @@ type grantID struct {
 	fence uint64
 }
 
-// hold is what a client knows of one.
+// hold is a client's record of one of its holds.
 type hold struct {
 	down     uint64 // id of the request that made it shared
 	c        *client
@@ -68,7 +68,7 @@ type hold struct {
 	closed   bool  // all of it has been given up: acquires sent before that count no more
 }
 
-// request is one that has been sent.
+// request is a request that has been sent.
 type request struct {
 	id        uint64
 	op        protocol.Op
@@ -95,7 +95,8 @@ type request struct {
 	dropped   bool  // acquire: nobody wants it any more; a grant is given back at once
 	stale     bool  // release: of a fence that is not the hold's
 	named     bool  // inspect: asks for the holders
-	// the failure that the request deserves whatever else is; it counts as a ping
+	// wrong is the code that the request deserves, whatever the state of the daemon. The request
+	// counts as a ping.
 	wrong protocol.Code
 }
 
@@ -113,8 +114,8 @@ func (w *World) newClient(h *host, id int) *client {
 	return c
 }
 
-// at has something done by this process, unless it has died by then; later if it
-// is paused.
+// at has this process do something at a time, unless it has died by then. A paused process does it
+// when it continues.
 func (c *client) at(t int64, gen int, do func()) {
 	var try func()
 	try = func() {
@@ -131,7 +132,7 @@ func (c *client) at(t int64, gen int, do func()) {
 
 func (c *client) after(d int64, do func()) { c.at(c.w.now+d, c.gen, do) }
 
-// clock is the client's, in ns.
+// clock returns the time of the client's clock, in ns.
 func (c *client) clock() int64 { return c.h.boot() + c.off }
 
 func (c *client) connect() {
@@ -191,7 +192,7 @@ func (c *client) send(q *request, p *protocol.Request) {
 	c.k.say(c.buf, q, false)
 }
 
-// read takes what has arrived, frame by frame.
+// read handles the bytes that have arrived, frame by frame.
 func (c *client) read() {
 	if c.k == nil {
 		return
@@ -267,7 +268,7 @@ func (c *client) kill() {
 	c.after(c.w.skewed(c.w.p.Act), c.act)
 }
 
-// pause stops the process: as a garbage collection does, or SIGSTOP.
+// pause stops the process, as a garbage collection or SIGSTOP does.
 func (c *client) pause(d int64) {
 	until := c.w.now + d
 	c.frost += max(0, until-max(c.paused, c.w.now))
@@ -275,14 +276,14 @@ func (c *client) pause(d int64) {
 	c.w.say(nil, "client %d paused for %d ms", c.id, d/ms)
 }
 
-// deafen has it read nothing for a while.
+// deafen has the client read nothing for a while.
 func (c *client) deafen(d int64) {
 	until := c.w.now + d
 	c.frost += max(0, until-max(c.unresponsive, c.w.now))
 	c.unresponsive = max(c.unresponsive, until)
 }
 
-// thaw is how long this client or its host have stood still so far.
+// thaw returns how long this client or its host has been frozen so far.
 func (c *client) thaw() int64 {
 	now := c.w.now
 	return c.frost - max(0, c.paused-now) - max(0, c.unresponsive-now) + c.h.stood()
@@ -291,7 +292,7 @@ func (c *client) thaw() int64 {
 // own maps a time of the daemon to the client's clock, both in ms.
 func (c *client) own(daemon uint64) int64 { return int64(daemon) + c.mapped }
 
-// find is the hold of an owner that is believed in or about to end.
+// find returns the hold of an owner that the client believes in or is about to end.
 func (c *client) find(k *key, owner uint64) *hold {
 	for _, h := range c.holds {
 		if h.key == k && h.owner == owner && !h.over {
@@ -301,7 +302,7 @@ func (c *client) find(k *key, owner uint64) *hold {
 	return nil
 }
 
-// waiting finds an acquire of the owner that has not been answered.
+// waiting returns an acquire of the owner that has not been answered.
 func (c *client) waiting(k *key, owner uint64) *request {
 	for _, q := range c.calls {
 		if q.owner == owner && (q.key == k && q.op == protocol.OpAcquire || slices.Contains(q.keys, k) &&

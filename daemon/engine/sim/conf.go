@@ -9,8 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// conf is a configuration, as an operator writes it for all hosts. It does not change once it is
-// written.
+// conf is a configuration that an operator writes for all hosts. It never changes.
 type conf struct {
 	namespaces []namespace // by prefix; the first is for the empty one
 	spare      []*simStore // that no namespace uses
@@ -19,13 +18,13 @@ type conf struct {
 	stage      int // of a move
 }
 
-// namespace is a namespace of it.
+// namespace is one namespace of a configuration, with its store.
 type namespace struct {
 	engine.Namespace
 	at *simStore
 }
 
-// of is the namespace of a key.
+// of returns the namespace of a key.
 func (c *conf) of(name string) *namespace {
 	best := &c.namespaces[0]
 	for i := range c.namespaces {
@@ -37,7 +36,7 @@ func (c *conf) of(name string) *namespace {
 	return best
 }
 
-// stores are those that it names.
+// stores returns the stores that the configuration names.
 func (c *conf) stores() (all []*simStore) {
 	for i := range c.namespaces {
 		if s := c.namespaces[i].at; !slices.Contains(all, s) {
@@ -52,18 +51,18 @@ func (c *conf) stores() (all []*simStore) {
 	return all
 }
 
-// allows says whether a user may use the keys.
+// allows reports whether a user may use the keys.
 func (sp *namespace) allows(uid int) bool {
 	return len(sp.Users) == 0 ||
 		slices.Contains(sp.Users, uid)
 }
 
-// firstConf is what every host begins with.
+// firstConf returns the configuration with which every host begins.
 func (w *World) firstConf() *conf {
 	c := &conf{limits: w.limits()}
 	c.namespaces = []namespace{{w.policy(""), w.stores[0]}}
-	for range w.p.Spaces {
-		w.changeSpace(c)
+	for range w.p.Namespaces {
+		w.changeNamespace(c)
 	}
 	return c
 }
@@ -75,14 +74,14 @@ func (w *World) limits() engine.Limits {
 		Users: engine.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}}
 }
 
-// policy is what a namespace says, of what namespaces of this world may say. Where there is one
-// namespace, it says all of that.
+// policy draws the settings of a namespace from the settings that this world may use. If there is
+// only one namespace, it uses all of them.
 func (w *World) policy(prefix string) engine.Namespace {
 	p := &w.p
 	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour,
 		MaxHandoffs: p.Hands, MaxHandoffTime: time.Duration(p.HandTime),
 		LingerPause: time.Duration(p.Pause), LocalAfter: time.Duration(p.LocalAfter)}
-	has := func() bool { return p.Spaces == 0 || w.chance(600) }
+	has := func() bool { return p.Namespaces == 0 || w.chance(600) }
 	if p.Linger > 0 && has() {
 		n.Linger = time.Duration(p.Linger)
 	}
@@ -95,7 +94,7 @@ func (w *World) policy(prefix string) engine.Namespace {
 	if p.Local && has() {
 		n.Local = true
 	}
-	if p.Spaces == 0 {
+	if p.Namespaces == 0 {
 		return n
 	}
 	n.MaxHandoffs = 1 + w.pick(p.Hands)
@@ -105,8 +104,8 @@ func (w *World) policy(prefix string) engine.Namespace {
 	if p.MaxWait > 0 && has() {
 		n.MaxWait = time.Duration(p.MaxWait)
 	}
-	if p.SpaceMost > 0 && has() {
-		n.MaxHolds, n.MaxWaiters = int64(1+w.pick(p.SpaceMost)), int64(1+w.pick(p.SpaceMost))
+	if p.NamespaceLimit > 0 && has() {
+		n.MaxHolds, n.MaxWaiters = int64(1+w.pick(p.NamespaceLimit)), int64(1+w.pick(p.NamespaceLimit))
 	}
 	if p.Users > 1 && has() {
 		for uid := range p.Users {
@@ -118,7 +117,8 @@ func (w *World) policy(prefix string) engine.Namespace {
 	return n
 }
 
-// prefixes are those that a namespace may have: all locks, all semaphores, or a single key.
+// prefixes returns the prefixes that a namespace may have: all locks, all semaphores, or a single
+// key.
 func (w *World) prefixes() []string {
 	all := []string{"k", "s"}
 	for _, k := range w.everything {
@@ -127,8 +127,8 @@ func (w *World) prefixes() []string {
 	return all
 }
 
-// changeSpace writes one namespace of c anew, or a new one.
-func (w *World) changeSpace(c *conf) {
+// changeNamespace changes one namespace of c, or adds one.
+func (w *World) changeNamespace(c *conf) {
 	prefix := ""
 	if w.chance(800) {
 		all := w.prefixes()
@@ -152,13 +152,13 @@ func (w *World) changeSpace(c *conf) {
 	}
 }
 
-// edit is the next configuration after c.
+// edit returns the next configuration after c.
 func (w *World) edit(c *conf) *conf {
 	next := &conf{namespaces: slices.Clone(c.namespaces), spare: c.spare, classes: c.classes, limits: c.limits,
 		stage: c.stage}
 	switch w.pick(8) {
 	case 0, 1, 2:
-		w.changeSpace(next)
+		w.changeNamespace(next)
 	case 3: // a namespace goes
 		if n := len(next.namespaces); n > 1 {
 			i := 1 + w.pick(n-1)

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// conn is a Unix socket between a client and a daemon: two streams of bytes, each
-// in order, with a delay. It does for the engine what the daemon's own conn does.
+// conn is a Unix socket between a client and a daemon: two streams of bytes, each in order, with a
+// delay. It does for the engine what the daemon's own conn does.
 type conn struct {
 	h   *host
 	gen int // of the daemon
@@ -35,7 +35,7 @@ type conn struct {
 	quiet  map[uint64]*request // by the client, which will be answered only if they fail
 }
 
-// stream is what is on its way in one direction.
+// stream has the bytes on their way in one direction.
 type stream struct {
 	chunks []chunk
 	last   int64 // no later chunk arrives before
@@ -48,17 +48,17 @@ type chunk struct {
 	fin bool
 }
 
-// socketBuffer is how much waits in a socket for a client to read.
+// socketBuffer is how many bytes wait in a socket for the client to read them.
 const socketBuffer = 4096
 
-// send has bytes arrive after a delay, behind those that were sent before.
+// send has bytes arrive after a delay, after all bytes that were sent before.
 func (s *stream) send(at int64, b []byte, q *request, fin bool) int64 {
 	s.last = max(s.last, at)
 	s.chunks = append(s.chunks, chunk{s.last, b, q, fin})
 	return s.last
 }
 
-// take is what has arrived.
+// take returns the bytes that have arrived.
 func (s *stream) take(now int64, b []byte, each func(*request)) (_ []byte, fin bool) {
 	n := 0
 	for _, c := range s.chunks {
@@ -76,7 +76,7 @@ func (s *stream) take(now int64, b []byte, each func(*request)) (_ []byte, fin b
 	return b, fin
 }
 
-// at has something done by the daemon at the other end, if it still runs then.
+// at has the daemon at the other end do something at a time, if it still runs then.
 func (k *conn) at(t int64, do func()) {
 	if k.h.gen == k.gen {
 		k.h.at(t, do)
@@ -99,10 +99,10 @@ func (k *conn) say(b []byte, q *request, fin bool) {
 	k.at(k.up.send(w.now+w.hop(), b, q, fin), k.readable)
 }
 
-// hop is how long bytes are under way between two processes of a host.
+// hop draws how long bytes take between two processes of a host.
 func (w *World) hop() int64 { return w.between(10*us, w.p.Hop) }
 
-// cutPermille is how often what is written in one piece is read in two.
+// cutPermille is how often bytes that were written together are read in two parts.
 const cutPermille = 20
 
 // readable is the daemon's reader.
@@ -132,7 +132,7 @@ func (k *conn) readable() {
 	}
 }
 
-// arrives notes in which order acquires reach the daemon.
+// arrives records the order in which acquires reach the daemon.
 func (k *conn) arrives(q *request) {
 	if q.op == protocol.OpAcquire && !k.unresponsive && !k.ended {
 		k.h.seq++
@@ -142,14 +142,14 @@ func (k *conn) arrives(q *request) {
 	}
 }
 
-// forgetWaits drops what the daemon answers no more.
+// forgetWaits drops the requests that the daemon no longer answers.
 func (k *conn) forgetWaits() {
 	for _, key := range k.h.w.all() {
 		k.h.waits[key] = slices.DeleteFunc(k.h.waits[key], func(q *request) bool { return q.k == k })
 	}
 }
 
-// leave is the daemon's word that the client has gone.
+// leave tells the daemon that the client has gone.
 func (k *conn) leave() {
 	k.left = true
 	switch {
@@ -165,7 +165,7 @@ func (h *host) drop(k *conn) {
 	h.conns = slices.DeleteFunc(h.conns, func(o *conn) bool { return o == k })
 }
 
-// end releases what the session had.
+// end ends the session, and releases its holds.
 func (k *conn) end() {
 	k.ended = true
 	k.forgetWaits()
@@ -180,7 +180,7 @@ func (k *conn) end() {
 	}
 }
 
-// Flush writes what waits for the client, as far as its socket takes it.
+// Flush writes the output for the client, as far as its socket takes it.
 func (k *conn) Flush() {
 	if k.inSocket >= socketBuffer {
 		k.stuck = true
@@ -209,11 +209,11 @@ func (k *conn) Flush() {
 	k.c.at(k.down.send(k.h.departs()+w.hop(), b, nil, false), k.c.gen, k.c.read)
 }
 
-// Yield does nothing: each step here is one.
+// Yield does nothing, because the end of a session is one step here.
 func (k *conn) Yield() {}
 
-// Kill is the engine's wish to end the session. Its keys stay closed until the
-// client has gone, or nothing that was stated is valid any more.
+// Kill is called when the engine ends the session. Its keys stay closed until the client has gone,
+// or until the stated validity is over.
 func (k *conn) Kill() {
 	if k.killed {
 		return
@@ -234,7 +234,7 @@ func (k *conn) Kill() {
 	})
 }
 
-// part ends the session when the client has parted, or has to have.
+// part ends the session once the client has no holds or its stated validity is over.
 func (k *conn) part() {
 	if k.ended {
 		return
@@ -263,7 +263,7 @@ func (k *conn) drained(n int) {
 	}
 }
 
-// call finds a request that the client waits for.
+// call returns the request with an id that the client waits for.
 func (k *conn) call(id uint64) *request {
 	for _, q := range k.calls {
 		if q.id == id {
@@ -279,7 +279,7 @@ func (k *conn) answered(q *request) {
 	}
 }
 
-// emitted looks at what the daemon sends, at the moment when it does.
+// emitted checks the bytes that the daemon sends, when it sends them.
 func (w *World) emitted(k *conn, b []byte) {
 	for {
 		payload, rest, ok, err := protocol.Cut(b, 1<<20)

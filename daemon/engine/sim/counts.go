@@ -14,7 +14,7 @@ type fault uint8
 const (
 	hostFreeze  fault = iota // the daemon is stopped for a while; nobody notices
 	hostSuspend              // the machine is suspended for a while, with the daemon and its clients
-	// the same as a freeze, between a decision and the sending of what follows
+	// The daemon freezes between a decision and the sending of its effects.
 	hostFreezeMid
 	hostLag      // a goroutine continues with a clock reading that is out of date
 	hostKill     // the daemon is killed and started anew
@@ -26,7 +26,7 @@ const (
 	lostReply    // it is carried out, the answer is lost
 	lateRequest  // it is carried out after it has been given up
 	doubled      // it is carried out twice
-	// the connection breaks: the answer is known to be lost before its time is up
+	// The connection breaks, so the answer is known to be lost before the timeout.
 	cut
 	slowReply // the answer takes most of what it may
 	hintLost
@@ -65,7 +65,7 @@ var faultNames = [nFaults]string{"host freeze", "host suspend", "host freeze mid
 
 func (f fault) String() string { return faultNames[f] }
 
-// tally is something that a good set of seeds has to have seen.
+// tally counts an event that a good set of seeds has to contain.
 type tally uint8
 
 const (
@@ -109,14 +109,14 @@ const (
 	rollouts     // of a move to another store
 	movedHolds   // holds that began at another store than the key's one before
 	foundGone    // holds that a store did not know at their release
-	// holds that began at another store than the same daemon's one before, where bases can be raised
+	// holds that began at another store than the daemon's hold before, where bases can be raised
 	carriedFloors
-	// releases and withdrawals that a pair was sent while it counted as down
+	// releases and withdrawals that were sent to a pair while it counted as down
 	endsWhileDown
 	stalls           // of a host, as the silence of a client has lasted too long
 	editedTakeovers  // by a process with another configuration
 	refusedTakeovers // … that does not name a store in use
-	// smaller fences of a daemon behind a move to a store that decides them itself
+	// smaller fences of a daemon after a move to a store that decides its fences itself
 	ownOrder
 	leftBehind  // stores in use that the next process did not have
 	fixedGrants // fixed holds whose end was compared with their TTL
@@ -143,7 +143,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 
 func (t tally) String() string { return tallyNames[t] }
 
-// Counts is what happened in runs.
+// Counts has the numbers of all events in runs.
 type Counts struct {
 	Faults   [nFaults]int
 	Tallies  [nTallies]int
@@ -162,7 +162,7 @@ type Counts struct {
 	Flags    [4]int  // of requests, by flagNames
 }
 
-// Add sums up.
+// Add adds o to c.
 func (c *Counts) Add(o *Counts) {
 	add := func(a, b []int) {
 		for i := range a {
@@ -234,7 +234,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	}
 }
 
-// flagNames are the flags that a request may have. Their bits depend on the request.
+// flagNames has the flags that a request may have. Their bits depend on the request.
 var flagNames = [...]string{"fixed", "async", "all", "quiet"}
 
 // flagged counts the flags of a request. The flags of an inspect are a tally: see holdersNamed.
@@ -253,7 +253,7 @@ var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "down
 	"inspect", "acquire-many",
 	"release-many", "ping", "list", "stored"}
 
-// never is what no run can show, and why.
+// never has the events that no run can show, with the reasons.
 var never = map[string]string{
 	"replies bad_frame":   "it is said in a fatal",
 	"replies bad_version": "it is said in a fatal",
@@ -263,7 +263,7 @@ var never = map[string]string{
 	"lost shutdown":       "it is counted and logged; clients read the fatal draining",
 }
 
-// Missing names what was never seen.
+// Missing returns the names of all events that did not occur.
 func (c *Counts) Missing() (names []string) {
 	c.each(func(group, name string, n int) {
 		if full := group + " " + name; n == 0 && never[full] == "" {

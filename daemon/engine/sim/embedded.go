@@ -11,7 +11,7 @@ import (
 // on the disk before it is stated. After a crash, the store grants nothing until the deadline on
 // the disk has passed.
 
-// onDisk is what survives the daemon.
+// onDisk is the state that survives the daemon.
 type onDisk struct {
 	until int64
 	base  uint64
@@ -19,7 +19,7 @@ type onDisk struct {
 
 type inlineStore struct{ l *link }
 
-// ApplyInline answers unless the session has to be moved on first.
+// ApplyInline answers unless the deadline of the session has to be extended first.
 func (s inlineStore) ApplyInline(op *cache.Op, r *cache.Result) bool {
 	if s.l.closed {
 		return false
@@ -59,10 +59,10 @@ var errGrace = errors.New("waiting out the validity stated before the restart")
 
 func (l *link) grace() bool { return l.session.until == 0 && l.h.boot() < l.s.saved.until }
 
-// fresh says that the session has long enough to go for a grant.
+// fresh reports whether the session lasts long enough for a grant.
 func (l *link) fresh() bool { return l.session.until-l.h.boot() > l.h.w.p.Session/3 }
 
-// embedded does one op, or nothing if the session has to be moved on first.
+// embedded does one op, or nothing if the deadline of the session has to be extended first.
 func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 	*r = cache.Result{Left: -1}
 	s := &l.session
@@ -137,7 +137,7 @@ func (l *link) nextBase(floor uint64) uint64 {
 	return saved.base
 }
 
-// freed tells the daemon that a key came free for which it queues.
+// freed tells the daemon that a key has become free for which it queues.
 func (l *link) freed(key string) {
 	if l.session.wait[key] {
 		delete(l.session.wait, key)
@@ -149,7 +149,7 @@ func (l *link) freed(key string) {
 	}
 }
 
-// disk does ops that had to wait for the session to be moved on.
+// disk does ops that had to wait until the deadline of the session was extended.
 func (l *link) disk(ops []*cache.Op, res []*cache.Result) {
 	for i, op := range ops {
 		if l.embedded(op, res[i]) {
@@ -162,7 +162,7 @@ func (l *link) disk(ops []*cache.Op, res []*cache.Result) {
 	}
 }
 
-// advance moves the session's deadline on: first on the disk.
+// advance extends the session's deadline, on the disk first.
 func (l *link) advance() {
 	h, s := l.h, &l.session
 	if l.grace() {
@@ -180,7 +180,7 @@ func (l *link) advance() {
 	l.after(h.w.p.Session/3+h.w.between(0, 5*ms), func() { l.extend(try) })
 }
 
-// extend moves the deadline on while anything is held.
+// extend extends the deadline while anything is held.
 func (l *link) extend(try int) {
 	h, s := l.h, &l.session
 	switch {

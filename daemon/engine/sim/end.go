@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// build makes everything that is there from the beginning.
+// build makes everything that exists from the beginning.
 func (w *World) build() {
 	for n := range w.p.Keys {
 		w.keys = append(w.keys, &key{name: w.keyName("k", n)})
@@ -61,15 +61,15 @@ func (w *World) keyName(kind string, n int) string {
 	return name
 }
 
-// A chain is so many handoffs on end: more than there are fences in a base.
+// A chain is a long series of handoffs: more than a base has fences.
 const (
 	chainLinks  = 1800
 	chainOwners = 4 // of each client
 	chainTime   = 20 * sec
 )
 
-// chain has the clients of the first host hand one key on among themselves, and
-// the others leave it alone meanwhile.
+// chain has the clients of the first host hand one key off among themselves. The other hosts leave
+// it alone meanwhile.
 func (w *World) chain() {
 	if w.calm {
 		return
@@ -86,7 +86,7 @@ func (w *World) chain() {
 	w.after(w.between(2*chainTime, 10*chainTime), w.chain)
 }
 
-// crowd is how many clients the host has.
+// crowd returns how many clients the host has.
 func (h *host) crowd() int {
 	if h.id == 0 && h.w.p.Crowd > 0 {
 		return h.w.p.Crowd
@@ -104,7 +104,7 @@ func (h *host) clients() []*client {
 	return cs
 }
 
-// link takes the key of the chain once more, as soon as it is free.
+// link acquires the key of the chain once more, as soon as it is free.
 func (c *client) link(owner uint64) {
 	w := c.w
 	if !w.chaining || w.calm || c.chain <= 0 {
@@ -122,7 +122,7 @@ func (c *client) link(owner uint64) {
 	c.after(w.between(0, 500*us), func() { c.link(owner) })
 }
 
-// audit looks for requests that are not answered in time.
+// audit checks that requests are answered in time.
 func (w *World) audit() {
 	for _, c := range w.clients {
 		for _, q := range c.calls {
@@ -229,7 +229,7 @@ func (s *simStore) residue() (n int) {
 	return n
 }
 
-// sites is every store that there is.
+// sites returns every store.
 func (w *World) sites() (all []*simStore) {
 	for _, s := range w.stores {
 		if s.kind != likeEmbedded && s.kind != likeBoth {

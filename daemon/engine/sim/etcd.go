@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// etcdModel is a linearizable store whose leases live by sessions. Each lease and
-// each place in a queue is an entry of the key; the entries' order decides.
+// etcdModel is a linearizable store whose leases depend on sessions. Each lease and each place in a
+// queue is an entry of the key, and the order of the entries decides.
 type etcdModel struct {
 	w        *World
 	s        *simStore
@@ -18,13 +18,13 @@ type etcdModel struct {
 	revision uint64
 	keys     map[string][]*entry
 	settled  map[grave]uint64
-	// Of semaphores: their permits, as said last, and tokens that are settled.
+	// For semaphores: the number of their permits, as stated last, and tokens that are settled.
 	limits map[string]int
 	gone   map[token]bool
 }
 
-// grave is where an instance has settled tokens of a key. A late request cannot
-// bring one back: the model does at once what DESIGN's sweep does after a while.
+// grave names an instance that has settled tokens of a key. A late request cannot bring such a
+// token back: the model does at once what the sweep of DESIGN does after a while.
 type grave struct {
 	inst uint32
 	key  string
@@ -131,7 +131,8 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 	}
 }
 
-// free says that nobody has the key or queues for it, shared ones apart.
+// free reports whether no entry has the key or queues for it. For a shared request, shared entries
+// do not count.
 func (m *etcdModel) free(key string, mode cache.Mode, limit uint32) bool {
 	if mode == cache.Permit {
 		return len(m.keys[key]) < int(limit)
@@ -141,7 +142,7 @@ func (m *etcdModel) free(key string, mode cache.Mode, limit uint32) bool {
 	})
 }
 
-// has says that the entry at i has the key, rather than queues.
+// has reports whether the entry at i has the key. Otherwise it queues.
 func (m *etcdModel) has(key string, i int) bool {
 	es := m.keys[key]
 	switch es[i].mode {
@@ -167,7 +168,7 @@ func (m *etcdModel) wake(key string) {
 	}
 }
 
-// alive says that the store knows the session, having ended it if its time is up.
+// alive reports whether the store knows the session. It first ends the session if its time is up.
 func (m *etcdModel) alive(id int) bool {
 	s := m.sessions[id]
 	if s == nil {
@@ -180,7 +181,7 @@ func (m *etcdModel) alive(id int) bool {
 	return true
 }
 
-// endSession removes what hangs on a session.
+// endSession ends a session, and removes its entries.
 func (m *etcdModel) endSession(id int) {
 	delete(m.sessions, id)
 	for _, k := range m.w.all() {
@@ -197,7 +198,7 @@ func (m *etcdModel) endSession(id int) {
 	}
 }
 
-// storeSession is the daemon's session as its driver knows it.
+// storeSession is the driver's record of the daemon's session.
 type storeSession struct {
 	id    int   // 0 when there is none
 	until int64 // its deadline on the host's clock
@@ -262,7 +263,7 @@ func (l *link) keepAlive() {
 	w.at(arrive, serve)
 }
 
-// keep makes a session, or extends one; 0 when it is gone.
+// keep makes a session, or extends one. It returns 0 if the session has ended.
 func (m *etcdModel) keep(id int) int {
 	ends := m.s.clock() + m.w.p.Session
 	if id == 0 {
@@ -277,7 +278,7 @@ func (m *etcdModel) keep(id int) int {
 	return id
 }
 
-// watch ends a session when its time is up, and not only when somebody asks.
+// watch ends a session when its time is up, even if no request arrives.
 func (m *etcdModel) watch(id int) {
 	m.w.after(m.w.p.Session/2, func() {
 		if m.alive(id) {
@@ -286,7 +287,7 @@ func (m *etcdModel) watch(id int) {
 	})
 }
 
-// kept is the store's answer to a keep-alive.
+// kept handles the store's answer to a renewal of the session.
 func (l *link) kept(id, got int, sent int64) {
 	h, s := l.h, &l.session
 	if id != s.id {

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// plague has each kind of fault of the profile happen again and again.
+// plague repeats each kind of fault of the profile again and again.
 func (w *World) plague() {
 	for f := range nFaults {
 		mean := w.p.Faults[f]
@@ -29,7 +29,7 @@ func (w *World) plague() {
 	}
 }
 
-// while is how long a fault lasts: a moment, a while, or longer than any TTL.
+// while draws how long a fault lasts: very short, for a while, or longer than any TTL.
 func (w *World) while() int64 {
 	switch w.pick(4) {
 	case 0:
@@ -40,7 +40,7 @@ func (w *World) while() int64 {
 	return w.between(3*sec, 20*sec)
 }
 
-// strike makes one fault; false when it cannot be made just now.
+// strike makes one fault. It returns false if the fault is not possible just now.
 func (w *World) strike(f fault) bool {
 	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
 	switch f {
@@ -83,7 +83,7 @@ func (w *World) strikeHost(f fault, h *host) bool {
 		h.after(0, func() { h.drain(w.between(0, 3*sec)) })
 	case hostTakeover:
 		if !h.draining && !h.passing {
-			without := w.p.Spaces > 0 && !w.p.Calm && !w.p.Move && w.chance(200)
+			without := w.p.Namespaces > 0 && !w.p.Calm && !w.p.Move && w.chance(200)
 			h.after(0, func() { h.takeOver(20_000, without) })
 		}
 		return false // counted when it has happened
@@ -135,7 +135,7 @@ func (w *World) strikeClient(f fault, c *client) bool {
 	return true
 }
 
-// linkTo is a use of a store; nil when there is none.
+// linkTo returns a link to a store; nil if there is none.
 func (h *host) linkTo(s *simStore) *link {
 	for _, l := range h.links {
 		if l.s == s {
@@ -145,7 +145,7 @@ func (h *host) linkTo(s *simStore) *link {
 	return nil
 }
 
-// lineTo is a use of a store, be it as one of a pair; nil when there is none.
+// lineTo returns a link to a store, which may be one of a pair; nil if there is none.
 func (h *host) lineTo(s *simStore) *link {
 	for _, l := range h.lines() {
 		if l.s == s {
@@ -155,7 +155,7 @@ func (h *host) lineTo(s *simStore) *link {
 	return nil
 }
 
-// garbage is bytes that are fatal wherever they come.
+// garbage returns bytes that are fatal wherever they arrive.
 func (w *World) garbage() []byte {
 	switch w.pick(5) {
 	case 0:
@@ -190,7 +190,7 @@ func (w *World) strikeStore(f fault, h *host, s *simStore) bool {
 		s.paused = max(s.paused, w.now+w.between(ms, sec))
 	case storeFlush, storeLoss:
 		if s.kind != likeRedis || s.clock()/us <= int64(s.highest) {
-			// fences outlast the loss of the counter, or a clock that was set back, not both at once
+			// Fences outlast the loss of the counter or a clock that is set back, but not both at once.
 			return false
 		}
 		s.redis.flush()

@@ -16,7 +16,7 @@ type pump struct {
 	idle int // workers who wait for the lane to change
 }
 
-// poll has an idle worker look when the lane has been kicked.
+// poll has an idle worker check the lane after a kick.
 func (p *pump) poll() {
 	for p.idle > 0 {
 		select {
@@ -29,7 +29,7 @@ func (p *pump) poll() {
 	}
 }
 
-// work is a worker with nothing in its hands.
+// work is what a worker without a batch does.
 func (p *pump) work() {
 	l := p.l
 	if l.breaker.down && p == l.pumps[1] {
@@ -63,8 +63,8 @@ func (p *pump) work() {
 	f.send()
 }
 
-// newFlight is a batch for a store. It is copied: the lane uses it again, and late copies of it may
-// be under way even then.
+// newFlight returns a flight for a batch. It copies the batch, because the lane uses it again while
+// late copies may still be on their way.
 func newFlight(l *link, ops []cache.Op) *flight {
 	return &flight{l: l, ops: slices.Clone(ops), results: make([]cache.Result, len(ops)), net: l.s.net,
 		session: l.session.id,
@@ -104,7 +104,7 @@ func (f *flight) checkBatch() {
 	}
 }
 
-// send puts each script's ops on the wire. They share a fate, mostly.
+// send sends the ops of each script as a group. The ops of a group usually have the same fate.
 func (f *flight) send() {
 	l, w := f.l, f.l.h.w
 	l.asksAnew(f.ops)
@@ -135,7 +135,7 @@ var (
 	errCut     = errors.New("connection reset")
 )
 
-// Scripts are what the driver sends as one call each.
+// Scripts are the calls into which the driver divides a batch.
 const (
 	scriptAcquire = iota
 	scriptShare
@@ -168,7 +168,7 @@ func scriptOf(op *cache.Op) int {
 	return scriptPeek
 }
 
-// fate is what happens to a request on its way.
+// fate says what happens to a request on its way.
 type fate struct {
 	kind  fault // lostRequest … slowReply; nFaults for nothing
 	there int64 // delay of the request
@@ -234,7 +234,7 @@ func (f *flight) dispatch(group []int, x fate) {
 	}
 }
 
-// answers is where a group's answers go: to the daemon, or nowhere.
+// answers returns where the answers of a group go: to the daemon, or nowhere.
 func (f *flight) answers(wanted bool) []cache.Result {
 	if wanted {
 		return f.results
@@ -242,7 +242,7 @@ func (f *flight) answers(wanted bool) []cache.Result {
 	return nil
 }
 
-// carryOut has the store do a group at a time, or when it can.
+// carryOut has the store carry out a group at a time, or as soon as it can after that.
 func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate) {
 	l, w := f.l, f.l.h.w
 	inst := l.inst
@@ -285,7 +285,7 @@ func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate)
 	w.at(at, try)
 }
 
-// deliver gives the batch back, once: with what has been answered.
+// deliver gives the batch back once, with the results that have been answered.
 func (f *flight) deliver(err error) {
 	if f.over {
 		return

@@ -5,8 +5,8 @@ import "github.com/locksidecar/locksidecar/cache"
 // foreignTTL is the longest TTL of a plain locker's key, in milliseconds.
 const foreignTTL = 4000
 
-// foreigner is a program without a daemon that locks the same keys the textbook's
-// way: SET key token NX PX ttl, and compare-and-delete.
+// foreigner is a program without a daemon that locks the same keys as textbooks do: SET key token
+// NX PX ttl, and compare-and-delete.
 type foreigner struct {
 	w     *World
 	s     *simStore // a Redis
@@ -34,7 +34,7 @@ func (f *foreigner) clock() int64 {
 
 func (f *foreigner) believes() bool { return f.held && f.clock() < f.until }
 
-// act tries to take a key, and gives it back after a while.
+// act tries to take a key, and releases it after a while.
 func (f *foreigner) act() {
 	w := f.w
 	if w.calm {
@@ -82,8 +82,8 @@ func (f *foreigner) give(k *key, n uint64) {
 	f.w.after(f.w.skewed(2*sec), f.act)
 }
 
-// lostSince says that the store has lost leases since there had been so many
-// losses, so that validity stated before may still run.
+// lostSince reports whether the store has lost leases after its first n losses, so that a validity
+// from before the loss may still last.
 func (s *simStore) lostSince(n int) bool {
 	for _, l := range s.losses[n:] {
 		if s.w.now < l.until {
@@ -93,7 +93,7 @@ func (s *simStore) lostSince(n int) bool {
 	return false
 }
 
-// meetsForeign is two holders at once, one of them a plain locker.
+// meetsForeign checks that a client and a plain locker do not both hold a key.
 func (w *World) meetsForeign(f *foreigner, h *hold) {
 	if h.degraded || !h.at.shares(f.s) {
 		w.counts.Tallies[apart]++

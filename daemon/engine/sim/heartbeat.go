@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Heartbeats: a namespace may require a message from its holders at least so often. Clients here
-// answer keepalives with pings, unless they are silent for a while.
+// Heartbeats. A namespace may require regular messages from its holders. Clients here answer
+// keepalives with pings, except while they are silent.
 
 // heartbeat answers a keepalive, if the client is not silent.
 func (c *client) heartbeat() {
@@ -22,13 +22,13 @@ func (c *client) heartbeat() {
 	}
 }
 
-// newStallProfile gives some runs sessions that hold much and fall silent. A host stands still when
-// such a silence has lasted too long, so that leases run out in the same moment. Little else goes
-// wrong, because most other faults end such holds early. It draws from dice of its own, as
+// newStallProfile gives some runs sessions that hold many keys and fall silent. A host is frozen
+// when such a silence has lasted too long, so that leases run out at the same moment. There are few
+// other faults, because most of them end such holds early. It draws from dice of its own, as
 // newPairProfile does.
 func newStallProfile(p *Profile, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 0x7374616c6c))
-	if n := dice.Uint64N(3); p.Store != likeRedis || p.Calm || p.Spaces == 0 || p.Pairs ||
+	if n := dice.Uint64N(3); p.Store != likeRedis || p.Calm || p.Namespaces == 0 || p.Pairs ||
 		p.Move || n > 0 {
 		return
 	}
@@ -36,7 +36,7 @@ func newStallProfile(p *Profile, seed uint64) {
 		3+int(dice.Uint64N(4)), 3, true, 1, 0
 	p.Shared, p.Together, p.Try, p.Fixed, p.Many, p.Hold = 900, 800, 50, 0, 0, 1500*ms
 	p.MaxHold, p.Tenure, p.Foreign, p.More = 0, 0, 0, nil
-	p.MaxHolds, p.MaxWaits, p.UserHolds, p.UserWaits, p.SpaceMost = 1<<40, 1<<40, 0, 0, 0
+	p.MaxHolds, p.MaxWaits, p.UserHolds, p.UserWaits, p.NamespaceLimit = 1<<40, 1<<40, 0, 0, 0
 	p.TTLs = []int64{1000}
 	for f := range p.Faults {
 		switch fault(f) {
@@ -79,7 +79,7 @@ func (c *client) stall() {
 	w.after(sec, wait)
 }
 
-// silentSlack is how late a daemon may be in ending what a silent client holds.
+// silentSlack is how late a daemon may end the holds of a silent client.
 const silentSlack = 5 * sec
 
 // keepsSilent checks that no silent client keeps a hold where heartbeats are required.
@@ -104,7 +104,7 @@ func (h *host) keepsSilent() {
 	}
 }
 
-// longest is the longest validity that a lease may have.
+// longest returns the longest validity that a lease may have.
 func (w *World) longest() int64 {
 	longest := w.p.Session
 	for _, ttl := range w.p.TTLs {
@@ -113,9 +113,9 @@ func (w *World) longest() int64 {
 	return longest
 }
 
-// wasSilent checks, when the daemon says that a hold is lost as its client was silent, that it was.
-// The client must also have had a keepalive to answer, and a third of the heartbeat for that. A
-// daemon that works with an old reading of the clock may be wrong.
+// wasSilent checks that a client whose hold was lost as silent has indeed been silent. The client
+// must also have had a keepalive to answer, and a third of the heartbeat for that. A daemon that
+// works with an old reading of the clock may be wrong.
 func (w *World) wasSilent(k *conn, key string) {
 	if w.p.Heartbeat == 0 {
 		w.fail("silent", key, "client %d was not asked for heartbeats", k.c.id)

@@ -46,8 +46,8 @@ type host struct {
 	seq      int              // of acquires that have arrived
 }
 
-// drift is how far a clock may be off, in parts of a million. A lease's deadline
-// allows for 1 % between two of them.
+// drift bounds the error of a clock, in parts of a million. A lease's deadline allows for 1 %
+// between two clocks.
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
@@ -66,7 +66,7 @@ func (h *host) boot() int64 {
 	return h.off + d + d*h.ppm/1_000_000
 }
 
-// clock is what code on this host reads.
+// clock returns the time that code on this host reads.
 func (h *host) clock() int64 {
 	if h.stale != 0 {
 		return h.stale
@@ -74,7 +74,7 @@ func (h *host) clock() int64 {
 	return h.boot()
 }
 
-// trueTime is when the host's clock will show at least c.
+// trueTime returns when the host's clock will show at least c.
 func (h *host) trueTime(c int64) int64 {
 	d := min(c-h.off, 8000*sec)
 	return epoch + d*1_000_000/(1_000_000+h.ppm) + 1
@@ -101,7 +101,7 @@ func (h *host) start() {
 	}
 }
 
-// newEngine makes the daemon's engine, which knows of nothing yet.
+// newEngine makes the daemon's engine, without stores.
 func (h *host) newEngine() {
 	w := h.w
 	c := cache.DefaultConfig()
@@ -121,7 +121,7 @@ func (h *host) newEngine() {
 	h.eng.SetAudit(true)
 }
 
-// at has something done by the daemon that runs now, once it is not frozen.
+// at has the present daemon do something at a time, or when it is no longer frozen.
 func (h *host) at(t int64, do func()) {
 	w, gen := h.w, h.gen
 	var try func()
@@ -155,8 +155,7 @@ func (h *host) run(do func()) {
 	h.step(do)
 }
 
-// lag has a goroutine read the clock, be descheduled, and do its step when others
-// have done theirs.
+// lag has a goroutine read the clock, lose the CPU, and do its step after others have done theirs.
 func (h *host) lag(do func()) {
 	w := h.w
 	d := w.skewed(3 * ms)
@@ -197,7 +196,7 @@ func (h *host) step(do func()) {
 	h.arrived = h.arrived[:0]
 }
 
-// freeze stops the host's daemon: as SIGSTOP, or a machine that is suspended.
+// freeze stops the host's daemon, as SIGSTOP or the suspend of a machine does.
 func (h *host) freeze(d int64) {
 	h.w.note(kindFault, nil, uint64(hostFreeze), uint64(h.id))
 	h.w.say(nil, "host %d frozen for %v", h.id, time.Duration(d))
@@ -206,11 +205,11 @@ func (h *host) freeze(d int64) {
 	h.frozen = max(h.frozen, until)
 }
 
-// stood is how long it has been frozen up to now.
+// stood returns how long the daemon has been frozen so far.
 func (h *host) stood() int64 { return h.frost - max(0, h.frozen-h.w.now) }
 
-// wake is the engine's wish to have Tick called; it keeps the earliest only, as
-// the timer does.
+// wake is called when the engine wants Tick called. It keeps only the earliest time, as the timer
+// does.
 func (h *host) wake(at int64) {
 	if at >= h.tickAt {
 		return
@@ -236,8 +235,8 @@ func (h *host) tick() {
 	h.wake(h.eng.Tick())
 }
 
-// kill ends the daemon as SIGKILL does: the kernel closes its sockets, the store
-// hears nothing.
+// kill ends the daemon as SIGKILL does. The kernel closes its sockets, and the store gets no
+// message.
 func (h *host) kill() {
 	h.w.say(nil, "host %d killed", h.id)
 	h.end()
@@ -272,7 +271,7 @@ func (h *host) restart(after int64) {
 	})
 }
 
-// drain is the daemon's orderly end: see daemon.drain, whose steps these are.
+// drain is the daemon's orderly end, in the steps of daemon.drain.
 func (h *host) drain(forSo int64) {
 	if h.draining {
 		return
@@ -327,6 +326,6 @@ func (h *host) settle(end int64) {
 	h.restart(h.w.between(100*ms, 3*sec))
 }
 
-// departs is when what the step under way sends leaves the host: a frozen one sends
-// it later.
+// departs returns when the messages of the present step leave the host. A frozen host sends them
+// later.
 func (h *host) departs() int64 { return max(h.w.now, h.frozen) }

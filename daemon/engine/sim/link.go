@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// link is a store as one daemon uses it: what the daemon keeps for each store beside the
+// link is a daemon's use of a store: the state for each store that the daemon keeps outside the
 // engine. A takeover passes links on; a reload opens and drops them.
 type link struct {
 	h    *host
@@ -99,7 +99,7 @@ func (l *link) lane(i int) *upstream.Lane {
 	return [...]*upstream.Lane{l.storeLane.Main(), l.storeLane.Renewals(), l.storeLane.Ends()}[i]
 }
 
-// close ends the use of a store: the daemon has ended, or has dropped it.
+// close ends the use of a store, because the daemon has ended or has dropped the store.
 func (l *link) close() {
 	l.closed = true
 	if l.pair != nil {
@@ -109,7 +109,7 @@ func (l *link) close() {
 	l.closeSession()
 }
 
-// at has something done by the daemon, unless the store has been dropped by then.
+// at has the daemon do something at a time, unless the store has been dropped by then.
 func (l *link) at(t int64, do func()) {
 	l.h.at(t, func() {
 		if !l.closed {
@@ -120,7 +120,7 @@ func (l *link) at(t int64, do func()) {
 
 func (l *link) after(d int64, do func()) { l.at(l.h.w.now+d, do) }
 
-// isCutOff says that host and store do not reach each other.
+// isCutOff reports whether the host cannot reach the store.
 func (l *link) isCutOff() bool {
 	return l.cutOff > l.h.w.now && !l.h.w.calm && l.s.kind != likeEmbedded
 }
@@ -135,7 +135,7 @@ func (l *link) hint(x upstream.Hint) {
 	l.h.eng.Hint(l.storeLane, x)
 }
 
-// site is the store that a host means by one of the configuration.
+// site returns the store that a host uses for a store of the configuration.
 func (h *host) site(s *simStore) *simStore {
 	if s.kind == likeEmbedded {
 		return h.own

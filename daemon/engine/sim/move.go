@@ -16,10 +16,11 @@ func (w *World) newMove() {
 	w.stages = []*simStore{from, w.newPair(from, to), to, w.newPair(to, from)}
 }
 
-// stageStore is the store of all keys after so many rollouts.
+// stageStore returns the store of all keys after the given number of rollouts.
 func (w *World) stageStore(stage int) *simStore { return w.stages[stage%len(w.stages)] }
 
-// move is the configuration of the next rollout if that may begin; else one with another policy.
+// move returns the configuration of the next rollout if that may begin. Otherwise it returns the
+// present one with another policy.
 func (w *World) move() *conf {
 	c := w.conf
 	next := &conf{namespaces: slices.Clone(c.namespaces), classes: c.classes, limits: c.limits,
@@ -62,11 +63,11 @@ func (s *simStore) passed(old *simStore) bool {
 }
 
 // newPairProfile gives some runs two stores at once. It draws from dice of its own, so that the
-// others remain what they are without it.
+// draws of all other runs stay the same.
 func newPairProfile(p *Profile, seed uint64) {
 	dice := rand.New(rand.NewPCG(seed, 0x74776f73746f7265))
 	pick := func(n int) int { return int(dice.Uint64N(uint64(n))) }
-	if p.Spaces == 0 || p.Store == likeEmbedded {
+	if p.Namespaces == 0 || p.Store == likeEmbedded {
 		return
 	}
 	switch kinds := []storeKind{likeRedis, likeRedis, likeEtcd}; {

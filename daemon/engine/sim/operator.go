@@ -40,8 +40,8 @@ func (h *host) force() {
 	})
 }
 
-// annoying is a key that an operator might want to unlock: mostly one that somebody holds here, and
-// rather somebody who does not move.
+// annoying returns a key that an operator might unlock. In most cases a client here holds it, and
+// preferably one that is paused.
 func (h *host) annoying() *key {
 	w := h.w
 	best, most := w.everything[w.pick(len(w.everything))], 0
@@ -65,8 +65,8 @@ func (h *host) annoying() *key {
 	return best
 }
 
-// view has an operator look at the daemon, which shows every hold that it has granted and not
-// ended.
+// view has an operator view the daemon. The view has to show exactly the holds that the daemon has
+// granted and not ended.
 func (h *host) view() {
 	w := h.w
 	if !h.up || h.passing || w.now < h.frozen {
@@ -97,7 +97,7 @@ func (h *host) view() {
 	}
 }
 
-// told is a client's reading of what an operator did. At times it says that it knows.
+// told has a client read of a forced unlock. Sometimes it acknowledges the loss.
 func (c *client) told(id grantID) {
 	if c.k.forced[id] == 0 {
 		c.w.fail("forced", id.key.name, "client %d is told that fence %d was unlocked by force, and nobody did", c.id, id.fence)
@@ -106,7 +106,7 @@ func (c *client) told(id grantID) {
 	if c.k.forced[id]--; c.k.forced[id] == 0 {
 		delete(c.k.forced, id)
 	}
-	// without a fence it would give up what the owner may have had since
+	// Without a fence, the release could end a later hold of the owner.
 	if id.fence != 0 && c.w.chance(500) {
 		c.send(&request{op: protocol.OpRelease, key: id.key, owner: id.owner,
 			holds: []*hold{nil}, all: true},
@@ -115,7 +115,7 @@ func (c *client) told(id grantID) {
 	}
 }
 
-// hasBeenTold checks, at the end of a run, that nothing was unlocked behind the client's back.
+// hasBeenTold checks, at the end of a run, that every client was told of its forced unlocks.
 func (c *client) hasBeenTold() {
 	if c.k == nil || c.w.failure != nil {
 		return

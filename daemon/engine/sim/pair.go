@@ -12,16 +12,17 @@ import (
 
 // Two stores at once: the real driver, upstream/both, over two stores of this world. Its requests
 // to one of them take virtual time. Each Apply is a coroutine, which is suspended while a request
-// is on its way. So either it or the world runs, and a seed remains one run.
+// is on its way. So the driver and the world never run at the same time, and a seed always gives
+// the same run.
 
-// pair is what a link to two stores has instead of a connection.
+// pair is the state of a link to two stores.
 type pair struct {
 	both    *both.Store
 	parts   [2]*link        // to the old store and to the new one
 	applies map[*apply]bool // under way
 }
 
-// apply is one Apply of the driver under way.
+// apply is one Apply of the driver in progress.
 type apply struct {
 	next func() (*trip, bool) // resumes it until its next trip
 	stop func()
@@ -62,7 +63,7 @@ func (m *member) Sessions() <-chan upstream.Session          { return m.sessions
 func (m *member) Ping(context.Context) error                 { return nil } // see link.ping
 func (m *member) Close() error                               { return nil }
 
-// newPair makes the store that means two of them at once.
+// newPair makes a store that stands before two others.
 func (w *World) newPair(old, new *simStore) *simStore {
 	s := w.newStore(likeBoth)
 	s.leaves = []*simStore{old, new}
@@ -104,7 +105,7 @@ func (l *link) openPair() (err error) {
 	return err
 }
 
-// lines are the uses of stores, each store of a pair by itself.
+// lines returns the links to single stores: for a pair, one for each of its stores.
 func (h *host) lines() (all []*link) {
 	for _, l := range h.links {
 		all = append(all, l.lines()...)
@@ -119,8 +120,8 @@ func (l *link) lines() []*link {
 	return []*link{l}
 }
 
-// news passes on what has become of the daemon's session at a store. Of a pair the engine hears
-// what that means for the session of both.
+// news passes news of the daemon's store session to the engine. For a pair, the driver first
+// derives the session of both.
 func (l *link) news(n upstream.Session) {
 	if l.whole != nil {
 		l.member.sessions <- n
@@ -157,7 +158,7 @@ func (p *pair) fly(f *flight) {
 	resume()
 }
 
-// close ends all that is under way: nothing more is sent.
+// close ends everything in progress, and nothing more is sent.
 func (p *pair) close() {
 	for _, part := range p.parts {
 		part.close()

@@ -7,9 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Semaphores: what is checked of them, and how the stores keep them.
+// Semaphores: their checks, and how the stores keep them.
 
-// all is locks and semaphores.
+// all returns all locks and semaphores.
 func (w *World) all() []*key { return w.everything }
 
 // unique checks that no permit has the fence of another.
@@ -50,12 +50,12 @@ func (w *World) checkPermits(k *key) {
 	}
 }
 
-// checkPermitsOf checks those that one store, or one daemon, has granted.
+// checkPermitsOf checks the permits that one store, or one daemon, has granted.
 func (w *World) checkPermitsOf(k *key, believed []*hold) {
 	if len(believed) <= k.permits || w.failure != nil {
 		return
 	}
-	// Those that the store has forgotten, as the others are newer, do not count.
+	// Permits that the store has forgotten do not count if the others are newer.
 	standing := slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool {
 		return slices.ContainsFunc(believed, func(young *hold) bool {
 			return young != o && waives(o, young)
@@ -80,7 +80,7 @@ type redisPermits struct {
 	limit int      // as said last
 }
 
-// permitsOf is the semaphore as it is now, without what has expired.
+// permitsOf returns the present state of a semaphore, without expired entries.
 func (s *script) permitsOf(name string) *redisPermits {
 	p := s.m.permits[name]
 	if p == nil {
@@ -156,7 +156,7 @@ func (p *redisPermits) keep(t token, ends int64) {
 	})
 }
 
-// contended says that another daemon queues and cannot have a permit now.
+// contended reports whether another daemon queues and cannot have a permit now.
 func (p *redisPermits) contended(me uint32) bool {
 	free := max(0, p.limit-len(p.held))
 	return slices.ContainsFunc(p.queue[min(free, len(p.queue)):], func(x reader) bool {
@@ -203,14 +203,14 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 	*r = cache.Result{Status: cache.Queued, Left: left}
 }
 
-// wakePermits tells those who can have a permit now.
+// wakePermits sends hints to the daemons that can have a permit now.
 func (s *script) wakePermits(name string, p *redisPermits) {
 	for i := range min(len(p.queue), max(0, p.limit-len(p.held))) {
 		s.m.hint(p.queue[i].t.inst, cache.HintAvailable, name)
 	}
 }
 
-// isSettled says that a late request cannot bring t back.
+// isSettled reports whether a late request must not bring t back.
 func (m *etcdModel) isSettled(op *cache.Op, t token) bool {
 	if op.Mode == cache.Permit {
 		return m.gone[t]
@@ -227,8 +227,8 @@ func (m *etcdModel) settle(op *cache.Op, t token) {
 	m.settled[g] = max(m.settled[g], t.n)
 }
 
-// contended says that another one queues behind the entry at i; of a semaphore,
-// another daemon.
+// contended reports whether another entry queues behind the entry at i. For a semaphore, it has to
+// be an entry of another daemon.
 func (m *etcdModel) contended(key string, i int) bool {
 	es := m.keys[key]
 	if es[i].mode != cache.Permit {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// storeKind is what stands upstream in a run.
+// storeKind is the kind of the stores in a run.
 type storeKind uint8
 
 const (
@@ -19,8 +19,8 @@ func (k storeKind) String() string {
 	return [...]string{"redis", "etcd", "embedded", "both"}[k]
 }
 
-// Profile is what kind of run a seed makes. Each leaves much out, so that what is
-// left happens often.
+// Profile is the kind of run that a seed makes. Each run leaves out many features, so that the
+// others occur often.
 type Profile struct {
 	Store   storeKind
 	More    []storeKind // stores beside that one
@@ -51,7 +51,8 @@ type Profile struct {
 	MaxHold  int64 // the namespace's, 0 for none
 	Tenure   int64
 	Linger   int64
-	// for so long it does not once another host has wanted the key; less than 0 for no time
+	// For this time, a key does not linger after another host has acquired or waited for it; below 0
+	// for no time.
 	Pause      int64
 	Habits     int  // how many keys' pasts a daemon remembers
 	Local      bool // the host grants alone in an outage
@@ -68,24 +69,24 @@ type Profile struct {
 	Rebase     bool
 	Semaphores []int // how many permits each has
 	Permits    int   // permille of acquires that are of one
-	// how many namespaces are written at first, beside the one for all keys; 0 when it stays the only
-	// one
-	Spaces    int
-	Heartbeat int64 // that namespaces require; 0 for none
-	// a client that falls silent holds much, and its host stands still when the silence has lasted too
-	// long
-	Stalls    bool
-	MaxWait   int64
-	SpaceMost int  // the largest limit of a namespace's holds and waiters; 0 for none
-	Pairs     bool // some namespaces are kept in two stores at once
-	Move      bool // all keys move from one store to another, in three rollouts
-	OneShard  bool // all keys are in the same shard of the lock table
-	Users     int  // how many users there are, where some namespaces are not for all of them
+	// Namespaces is how many namespaces exist at first besides the one for all keys; 0 if it stays the
+	// only one.
+	Namespaces int
+	Heartbeat  int64 // that namespaces require; 0 for none
+	// A client that falls silent has many holds, and its host is frozen when the silence has lasted
+	// too long.
+	Stalls         bool
+	MaxWait        int64
+	NamespaceLimit int  // the largest limit of a namespace's holds and waiters; 0 for none
+	Pairs          bool // some namespaces are kept in two stores at once
+	Move           bool // all keys move from one store to another, in three rollouts
+	OneShard       bool // all keys are in the same shard of the lock table
+	Users          int  // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
 
-// has says that a run is about a store of this kind.
+// has reports whether a run has a store of this kind.
 func (p *Profile) has(kind string) bool {
 	if kind == likeBoth.String() {
 		return p.Pairs || p.Move
@@ -212,7 +213,7 @@ func (w *World) newProfile(length int64) Profile {
 		p.Permits = []int{200, 500, 900}[w.pick(3)]
 	}
 	if w.chance(650) && !p.Chain {
-		w.newSpaces(&p)
+		w.newNamespaces(&p)
 	}
 	if w.chance(300) && !p.OneShard {
 		p.OneShard, p.Wakes = true, w.pick(3)
@@ -222,8 +223,8 @@ func (w *World) newProfile(length int64) Profile {
 	return p
 }
 
-// newSpaces gives a run several stores and namespaces, and reloads.
-func (w *World) newSpaces(p *Profile) {
+// newNamespaces gives a run several stores and namespaces, and reloads.
+func (w *World) newNamespaces(p *Profile) {
 	kinds := []storeKind{likeRedis, likeRedis, likeEtcd, likeEtcd, likeEmbedded}
 	for range w.pick(4) {
 		kind := kinds[w.pick(len(kinds))]
@@ -231,14 +232,14 @@ func (w *World) newSpaces(p *Profile) {
 			p.More = append(p.More, kind)
 		}
 	}
-	p.Spaces, p.Wakes = 1+w.pick(4), w.pick(4)
+	p.Namespaces, p.Wakes = 1+w.pick(4), w.pick(4)
 	p.Faults[hostReload] = []int64{300 * ms, sec, 5 * sec, 20 * sec}[w.pick(4)]
 	if w.chance(300) {
 		p.Heartbeat = []int64{2 * sec, 6 * sec}[w.pick(2)]
 		if !p.Calm {
 			p.Faults[clientSilent] = []int64{2 * sec, 10 * sec}[w.pick(2)]
 		}
-		// sessions with several readers of several keys, which all end when a machine resumes
+		// Sessions have several readers of several keys, which all end when a machine resumes.
 		if !p.Calm && w.chance(500) {
 			p.Keys, p.Owners, p.Shared, p.Together, p.Hold, p.OneShard, p.Wakes = 4+w.pick(5), 3, 800, 800,
 				1500*ms, true, 1
@@ -249,7 +250,7 @@ func (w *World) newSpaces(p *Profile) {
 		p.MaxWait = []int64{100 * ms, 3 * sec}[w.pick(2)]
 	}
 	if w.chance(200) {
-		p.SpaceMost = 1 + w.pick(6)
+		p.NamespaceLimit = 1 + w.pick(6)
 	}
 	if w.chance(300) {
 		p.Users = 2 + w.pick(2)
@@ -262,8 +263,7 @@ func (w *World) newSpaces(p *Profile) {
 	}
 }
 
-// pace sets how busy clients are, so that a run has about the events that it
-// should whatever else it is.
+// pace sets how often clients act, so that each run has about the intended number of events.
 func (w *World) pace(p *Profile, length int64) {
 	p.Hold = []int64{5 * ms, 50 * ms, 300 * ms, 1500 * ms}[w.pick(4)]
 	n := int64(p.Hosts * p.Clients)
@@ -273,14 +273,14 @@ func (w *World) pace(p *Profile, length int64) {
 	}
 }
 
-// paceEvery is how often a run looks at its pace, and paceLeast how many events
-// it wants to have had of each.
+// paceEvery is the interval at which a run checks its pace. paceLeast is the number of events that
+// it should have had in each interval.
 const (
 	paceEvery = 30 * sec
 	paceLeast = 1200
 )
 
-// quicken has clients act more often when too little happens.
+// quicken has clients act more often if too little happens.
 func (w *World) quicken() {
 	if w.events < int((w.now-epoch)/paceEvery)*paceLeast {
 		w.p.Act = w.p.Act * 2 / 3
@@ -288,7 +288,7 @@ func (w *World) quicken() {
 	w.after(paceEvery, w.quicken)
 }
 
-// newFaults chooses which kinds of faults a run has, and how often.
+// newFaults draws the kinds of faults that a run has, and how often they occur.
 func (w *World) newFaults(p *Profile) {
 	some := []int64{10 * sec, 25 * sec, 60 * sec, 120 * sec}
 	rare := []int64{45 * sec, 120 * sec, 240 * sec}

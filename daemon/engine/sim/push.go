@@ -2,7 +2,7 @@ package sim
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// What a client makes of pushes.
+// How a client handles pushes.
 
 func (c *client) push(m protocol.Message) {
 	w := c.w
@@ -67,8 +67,8 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	c.notSoon(h)
 	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil &&
 		c.w.chance(100) {
-		// As if the hold were not lost: what the daemon grants has to be another one. A good client
-		// waits for its owner to give the lost one up.
+		// The client acquires the key again as if the hold were not lost, and the daemon has to grant a
+		// new hold. A real client waits for its owner to give the lost hold up.
 		c.w.counts.Tallies[reacquired]++
 		c.acquire(h.key, h.owner)
 	}

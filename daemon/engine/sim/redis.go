@@ -20,7 +20,7 @@ type redisModel struct {
 	queued  int64  // until then somebody may queue for something
 }
 
-// token names one lease: an instance of a daemon, and a number of its own.
+// token names one lease: an instance of a daemon, and a number of that instance.
 type token struct {
 	inst uint32
 	n    uint64
@@ -79,8 +79,8 @@ type script struct {
 	marked bool // somebody may queue for something, as of the script's beginning
 }
 
-// run carries out ops of one script: all are acquires in one mode, or all
-// releases and withdraws, and so on.
+// run carries out the ops of one script. All are acquires in one mode, or all are releases and
+// withdrawals, and so on.
 func (m *redisModel) run(inst uint32, ops []*cache.Op, res []*cache.Result) {
 	s := &script{m: m, now: m.clock() / 1000, me: inst}
 	s.marked = s.now <= m.queued
@@ -115,7 +115,7 @@ func (m *redisModel) run(inst uint32, ops []*cache.Op, res []*cache.Result) {
 	}
 }
 
-// reserve sets n bases aside. The floor is the highest that any of the ops knows.
+// reserve reserves n bases. The floor is the highest base that any of the ops knows.
 func (m *redisModel) reserve(n int, ops []*cache.Op) uint64 {
 	base := max(m.last+1, uint64(m.clock()))
 	for _, op := range ops {
@@ -125,7 +125,7 @@ func (m *redisModel) reserve(n int, ops []*cache.Op) uint64 {
 	return base
 }
 
-// at is the key as it is now, without what has expired.
+// at returns the present state of a key, without expired entries.
 func (s *script) at(name string) *redisKey {
 	k := s.m.keys[name]
 	if k == nil {

@@ -9,18 +9,18 @@ import (
 
 // The queue and the readers of one key of the model.
 
-// reads says that t has a shared lease.
+// reads reports whether t has a shared lease.
 func (s *script) reads(k *redisKey, t token) bool {
 	return slices.ContainsFunc(k.readers, func(x reader) bool { return x.t == t && x.ends > s.now })
 }
 
-// reader is t's place among the readers, -1 when it has none. One whose time is up
-// keeps its place while others read.
+// reader returns t's place among the readers; -1 if it has none. A reader whose time is up keeps
+// its place while others read.
 func (k *redisKey) reader(t token) int {
 	return slices.IndexFunc(k.readers, func(x reader) bool { return x.t == t })
 }
 
-// read gives t a shared lease, or a longer one.
+// read gives t a shared lease, or extends it.
 func (s *script) read(k *redisKey, t token, ttl int64) {
 	if k.kind == keyShared {
 		k.exp = max(k.exp, s.now+ttl)
@@ -53,7 +53,7 @@ func (s *script) older(k *redisKey, t token) bool {
 	return len(k.readers) < n
 }
 
-// shrink follows readers that left: the lock goes with the last of them.
+// shrink updates the key after readers have left. The lock ends with the last of them.
 func (s *script) shrink(k *redisKey) {
 	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.ends <= s.now })
 	if n := len(k.readers); n > 0 {
@@ -90,8 +90,8 @@ func (s *script) bury(k *redisKey) {
 	}
 }
 
-// first drops the dead at the head of the queue, and older places of t's instance there, and says
-// who is first.
+// first drops dead waiters, and older places of t's instance, at the head of the queue. It returns
+// the first place that is left.
 func (s *script) first(k *redisKey, t *token) (p place, any bool) {
 	for len(k.queue) > 0 {
 		p = k.queue[0]
@@ -104,7 +104,7 @@ func (s *script) first(k *redisKey, t *token) (p place, any bool) {
 	return place{}, false
 }
 
-// wake tells those who can have k now: the first in the queue, or all readers
+// wake sends hints to the waiters that can have k now: the first in the queue, or all readers
 // before the first writer.
 func (s *script) wake(k *redisKey) {
 	first, any := s.first(k, nil)
@@ -126,7 +126,7 @@ func (s *script) wake(k *redisKey) {
 	}
 }
 
-// contended says that somebody queues for k.
+// contended reports whether a host queues for k.
 func (s *script) contended(k *redisKey) bool {
 	return slices.ContainsFunc(k.waiters, func(x reader) bool { return x.ends > s.now })
 }
@@ -181,14 +181,14 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 	}
 }
 
-// mark says that somebody queues until ends.
+// mark records that the key is contended until ends.
 func (m *redisModel) mark(ends int64) {
 	if m.queued < ends {
 		m.queued = ends + m.lease
 	}
 }
 
-// writer says whether a writer queues for k, before p if that has a place.
+// writer reports whether a writer queues for k, before p if p has a place.
 func (s *script) writer(k *redisKey, any, joins bool, p place) bool {
 	if !any {
 		return false
@@ -219,7 +219,7 @@ func (m *redisModel) foreignGive(name string, n uint64) {
 	}
 }
 
-// ends are all times, in ms, at which something that stands ends by itself.
+// ends returns all times, in ms, at which a key or an entry ends by itself.
 func (m *redisModel) ends() (all []int64) {
 	for _, k := range m.keys {
 		if k.kind != keyFree {
@@ -240,8 +240,8 @@ func (m *redisModel) ends() (all []int64) {
 	return append(all, m.queueEnds()...)
 }
 
-// queueEnds are the times, in ms, at which queues end by themselves, and the mark that there are
-// any.
+// queueEnds returns the times, in ms, at which queues, or the mark that there are any, end by
+// themselves.
 func (m *redisModel) queueEnds() (all []int64) {
 	for _, k := range m.keys {
 		if len(k.queue) > 0 {
@@ -257,8 +257,8 @@ func (m *redisModel) queueEnds() (all []int64) {
 	return all
 }
 
-// turns are all times, in ms, from which on the same op has another outcome: ends, and the times
-// from which on one who joins makes a queue end later.
+// turns returns all times, in ms, at which the outcome of an op changes. These are the ends, and
+// the times from which on a host that joins makes a queue end later.
 func (m *redisModel) turns() []int64 {
 	all := m.ends()
 	for _, end := range m.queueEnds() {

@@ -6,19 +6,19 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Reloads: a daemon takes up another configuration while it serves, as daemon.stores does. Stores
-// that the configuration does not name any more are dropped once nothing refers to them.
+// Reloads: a daemon applies another configuration while it serves, as storeSet.change does. Stores
+// that the configuration no longer names are dropped once they are unused.
 
-// dropEvery is how often a daemon looks whether a store can be dropped.
+// dropEvery is the interval at which a daemon checks whether a store can be dropped.
 const dropEvery = 50 * ms
 
-// reload has the host read the configuration, which has changed, mostly.
+// reload has the host read the configuration, which in most cases has changed.
 func (h *host) reload() {
 	h.editConf()
 	h.takeUp(h.w.conf, h.w.chance(80))
 }
 
-// editConf has the operator edit the configuration, mostly.
+// editConf has the operator edit the configuration, in most cases.
 func (h *host) editConf() {
 	switch w := h.w; {
 	case !w.chance(700):
@@ -29,7 +29,7 @@ func (h *host) editConf() {
 	}
 }
 
-// willFollow notes that the daemon follows c from now on.
+// willFollow records that the daemon follows c from now on.
 func (h *host) willFollow(c *conf) {
 	for _, k := range h.w.everything {
 		if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 &&
@@ -40,7 +40,7 @@ func (h *host) willFollow(c *conf) {
 	h.conf = c
 }
 
-// takeUp is one reload. A bad configuration leaves everything as it was.
+// takeUp is one reload. A bad configuration changes nothing.
 func (h *host) takeUp(c *conf, bad bool) {
 	w := h.w
 	var use, added []*link
@@ -116,8 +116,8 @@ func (h *host) linked(s *simStore) *link {
 	return nil
 }
 
-// route has the engine follow a configuration. A bad one names a store that is not there, or a
-// namespace twice.
+// route has the engine follow a configuration. A bad one names a store that does not exist, or
+// names a namespace twice.
 func (h *host) route(c *conf, use []*link, bad bool) error {
 	var list []engine.Namespace
 	for _, sp := range c.namespaces {
@@ -136,7 +136,7 @@ func (h *host) route(c *conf, use []*link, bad bool) error {
 	return h.eng.Route(list, c.classes)
 }
 
-// leave has a store dropped when it is empty.
+// leave has a store dropped once it is unused.
 func (h *host) leave(l *link) {
 	if l.leaving {
 		return
@@ -156,7 +156,7 @@ func (h *host) leave(l *link) {
 	l.after(h.w.between(0, dropEvery), poll)
 }
 
-// unused checks that nobody holds anything at a store that has been dropped.
+// unused checks that no client has a hold at a store that has been dropped.
 func (h *host) unused(l *link) {
 	for _, k := range h.w.everything {
 		for _, o := range k.holds {
@@ -171,8 +171,8 @@ func (h *host) unused(l *link) {
 	}
 }
 
-// dropped closes a store that the engine has forgotten. Its driver ends the session there, so
-// whatever is left there is free to be taken.
+// dropped closes a store that the engine has forgotten. Its driver ends the session there, so other
+// hosts may take the keys of its leases.
 func (h *host) dropped(l *link) {
 	w := h.w
 	w.say(nil, "host %d: store %s has been dropped", h.id, l.name)

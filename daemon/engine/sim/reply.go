@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// What a client makes of what it reads.
+// How a client handles the answers that it reads.
 
 func (c *client) handle(m protocol.Message) {
 	if m.ID == 0 {
@@ -95,8 +95,8 @@ func (c *client) handle(m protocol.Message) {
 	}
 }
 
-// inspected takes what the daemon knows of a key. A client that holds it since it asked is among
-// the holders.
+// inspected handles the state of a key. A client that has held the key since it asked is among the
+// holders.
 func (c *client) inspected(q *request, s *protocol.State) {
 	c.w.counts.Inspects[min(int(s.Held), 3)]++
 	if len(q.holds) == 0 || !q.holds[0].believed() {
@@ -132,7 +132,7 @@ func (c *client) welcome(m protocol.Message) error {
 	return nil
 }
 
-// granted takes a grant of an acquire.
+// granted handles a grant that answers an acquire.
 func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 	w := c.w
 	id := grantID{k, q.owner, g.Fence}
@@ -162,8 +162,8 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 		}
 		h = &hold{c: c, k: c.k, key: k, at: at, link: link, owner: q.owner, fence: g.Fence, mode: q.mode,
 			ttl: q.ttl, degraded: alone}
-		// Somebody else's, who has given up since, may have been first. If this one
-		// is exclusive, so was that.
+		// Another request of this owner, which has given up since, may have made the hold. If this grant
+		// is exclusive, so was that one.
 		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared
 		c.known[id] = h
 		c.holds = append(c.holds, h)
@@ -193,12 +193,12 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 	} else {
 		w.meets(h)
 	}
-	c.soon(h, k, q)
+	c.soon(k, q)
 	c.plan(h, q)
 }
 
-// soon bounds what else the owner waits for: it is a re-entry now.
-func (c *client) soon(h *hold, k *key, q *request) {
+// soon bounds the other waits of the owner, which are re-entries now.
+func (c *client) soon(k *key, q *request) {
 	if k.permits > 0 {
 		return
 	}
@@ -209,8 +209,8 @@ func (c *client) soon(h *hold, k *key, q *request) {
 	}
 }
 
-// notSoon gives what the owner of a lost hold waits for all its time again. The daemon may have got
-// it behind the loss.
+// notSoon gives the other waits of the owner of a lost hold their full time again. The daemon may
+// have received them after the loss.
 func (c *client) notSoon(h *hold) {
 	for _, o := range c.calls {
 		if o.op != protocol.OpAcquire || o.key != h.key || o.owner != h.owner || h.key.permits > 0 {
@@ -227,8 +227,8 @@ func (c *client) notSoon(h *hold) {
 	}
 }
 
-// many says that an acquire-many is under way that may have taken the key
-// already: then the daemon's count is ahead of what it has told.
+// many returns a multi-acquire in progress that may have taken the key already. Then the count of
+// the daemon is ahead of the count that it has stated.
 func (c *client) many(k *key, owner uint64) *request {
 	for _, q := range c.calls {
 		if q.op == protocol.OpAcquireMany && q.owner == owner && slices.Contains(q.keys, k) {
@@ -238,7 +238,7 @@ func (c *client) many(k *key, owner uint64) *request {
 	return nil
 }
 
-// counts checks a count that the daemon has said, where it has to be known.
+// counts checks a count that the daemon has stated, where the client can know it.
 func (c *client) counts(h *hold, owner uint64, is, want int, unsure bool) {
 	leaving := slices.ContainsFunc(c.calls, func(q *request) bool {
 		return q.op == protocol.OpReleaseMany && slices.Contains(q.holds, h)
@@ -253,8 +253,8 @@ func (c *client) counts(h *hold, owner uint64, is, want int, unsure bool) {
 	}
 }
 
-// gaveBack notes that an acquire-many has failed: what it had entered meanwhile it
-// has left again.
+// gaveBack records that a multi-acquire has failed: it has released the holds that it had
+// re-entered.
 func (c *client) gaveBack(q *request) {
 	c.holds = slices.DeleteFunc(c.holds, func(h *hold) bool {
 		mine := h.owner == q.owner && slices.Contains(q.keys, h.key)
@@ -263,7 +263,7 @@ func (c *client) gaveBack(q *request) {
 	})
 }
 
-// state takes the validity that a grant states.
+// state handles the validity that a grant states.
 func (c *client) state(h *hold, g *protocol.Grant) {
 	h.valid = max(h.valid, c.own(g.Deadline))
 	h.end = 0
@@ -272,7 +272,7 @@ func (c *client) state(h *hold, g *protocol.Grant) {
 	}
 }
 
-// believed says that the client holds it, as far as it can know.
+// believed reports whether the client believes in the hold, as far as it can know.
 func (h *hold) believed() bool {
 	if h.over || h.count <= 0 {
 		return false

@@ -56,7 +56,7 @@ func (w *World) newStore(kind storeKind) *simStore {
 	return s
 }
 
-// clock is the store's.
+// clock returns the time of the store's clock.
 func (s *simStore) clock() int64 {
 	d := s.w.now - epoch
 	return s.off + d + d*s.ppm/1_000_000
@@ -74,7 +74,7 @@ func (s *simStore) info() upstream.Info {
 
 var errRefused = errors.New("OOM command not allowed when used memory > 'maxmemory'")
 
-// carryOut does ops of one script, now.
+// carryOut carries out the ops of one script now.
 func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op,
 	res []*cache.Result) {
 	w := s.w
@@ -122,11 +122,11 @@ func (s *simStore) refuses(k cache.OpKind) bool {
 	return s.w.now < s.full && refusedWhenFull(k)
 }
 
-// refusedWhenFull says what a store without memory does not do.
+// refusedWhenFull reports whether a store without memory refuses an op.
 func refusedWhenFull(k cache.OpKind) bool { return k == cache.OpTry || k == cache.OpJoin }
 
-// lost notes that leases have ended early. No validity stated until now, or under
-// way, is longer than the longest TTL, give or take.
+// lost records that leases have ended early. No validity that has been stated, or is on its way,
+// lasts longer than the longest TTL, approximately.
 func (s *simStore) lost(h *host) {
 	longest := s.w.p.Session
 	if s.kind == likeRedis {
@@ -155,7 +155,7 @@ func waives(old, young *hold) bool {
 	return true
 }
 
-// waives says so of one store.
+// waives is the part of the function waives for one store.
 func (s *simStore) waives(old, young *hold, share bool) bool {
 	for _, l := range s.losses {
 		if old.fence>>10 > l.base || s.w.now >= l.until {
@@ -175,31 +175,30 @@ func (s *simStore) shares(o *simStore) bool {
 	})
 }
 
-// apart says that nothing promises that o and p exclude each other: they hold leases at different
-// stores, and were granted by different daemons. One daemon does not let anybody in anywhere before
-// all that it has granted elsewhere is over. In a move from one store to another all exclude each
-// other.
+// apart reports whether o and p need not exclude each other: they hold leases at different stores,
+// and different daemons have granted them. One daemon grants a key nowhere until all holds that it
+// has granted elsewhere are over. In a move from one store to another all holds exclude each other.
 func (h *hold) apart(o *hold) bool {
 	return !h.sameDaemon(o) && (h.degraded || o.degraded || !h.c.w.p.Move && !h.at.shares(o.at))
 }
 
 func (h *hold) sameDaemon(o *hold) bool { return h.k.h == o.k.h && h.k.gen == o.k.gen }
 
-// baseOf names a lease on a host.
+// baseOf identifies a lease on a host.
 type baseOf struct {
 	key  *key
 	base uint64
 }
 
-// gave notes through which link a host has got a base.
+// gave records the link through which a host has got a base.
 func (l *link) gave(k *key, r *cache.Result) {
 	if r.Base > 0 {
 		l.h.bases[baseOf{k, r.Base}] = l
 	}
 }
 
-// where is the store of the lease that a fence is of, and the host's use of it; that is nil when
-// the host has granted it alone.
+// where returns the store that has given the base of a fence, and the host's link to it. The link
+// is nil if the host has granted the hold alone.
 func (h *host) where(k *key, fence uint64) (*simStore, *link) {
 	if l := h.bases[baseOf{k, fence >> 10}]; l != nil {
 		return l.s, l
@@ -207,7 +206,7 @@ func (h *host) where(k *key, fence uint64) (*simStore, *link) {
 	return h.site(h.conf.of(k.name).at), nil
 }
 
-// hint is a store's hint on its way to an instance.
+// hint sends a store's hint to an instance.
 func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 	l := w.owner[inst]
 	if l == nil || l.inst != inst {

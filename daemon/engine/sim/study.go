@@ -7,28 +7,28 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Studies: worlds without faults in which clients do one thing over and over, to
-// see what a policy makes of it. Every check is on, as in any other run.
+// Studies: worlds without faults in which clients repeat one thing, to show the effects of a
+// policy. All checks run, as in any other run.
 
-// load is what the clients of a study do.
+// load is the behaviour of the clients of a study.
 type load interface {
-	// begin has a client that is connected do its first thing.
+	// begin has a connected client do its first thing.
 	begin(c *client)
-	// granted is a fresh hold, as its client reads of it.
+	// granted is called when a client reads a new grant.
 	granted(c *client, h *hold, q *request)
-	// answered is the answer to any request; of an acquire it comes before granted.
+	// answered is called for the answer to any request. For an acquire it comes before granted.
 	answered(c *client, q *request, code protocol.Code)
-	// carriedOut is an operation of a host that the store does just now.
+	// carriedOut is called when the store carries out an operation of a host.
 	carriedOut(h *host, op *cache.Op)
-	// measure is called at the beginning and at the end of what counts.
+	// measure is called at the beginning and at the end of the time that counts.
 	measure(w *World)
 }
 
 // studyWarm is how long a study runs before it counts.
 const studyWarm = 2 * sec
 
-// studyProfile is what all studies have in common: a Redis half a millisecond
-// away, and the daemon's defaults.
+// studyProfile returns the settings of all studies: a Redis half a millisecond away, and the
+// daemon's defaults.
 func studyProfile() Profile {
 	return Profile{Store: likeRedis, Calm: true, Keys: 1, Owners: 1,
 		TTLs: []int64{30_000}, Act: 200 * ms,
@@ -37,7 +37,7 @@ func studyProfile() Profile {
 		Out: 1 << 20, Rebase: true}
 }
 
-// study runs a load for so long, and then until nothing is left to do.
+// study runs a load for a time, and then until nothing is left to do.
 func study(p Profile, l load, length int64) *World {
 	w := emptyWorld(1)
 	w.p, w.load = p, l
@@ -57,14 +57,14 @@ func (c *client) begin() {
 	c.w.load.begin(c)
 }
 
-// want asks for a key, wait as in the protocol.
+// want requests a key. wait is as in the protocol.
 func (c *client) want(k *key, wait int64) *request {
 	q := &request{op: protocol.OpAcquire, key: k, wait: wait, late: 1 << 60, ttl: c.w.p.TTLs[0]}
 	c.send(q, &protocol.Request{Key: []byte(k.name), Wait: wait, TTL: uint64(q.ttl)})
 	return q
 }
 
-// give releases a hold that has been entered once, after a while, and waits for the answer.
+// give releases a hold with a count of one, after a while, and waits for the answer.
 func (c *client) give(h *hold, after int64) {
 	c.after(after, func() {
 		if h.over {
@@ -76,7 +76,7 @@ func (c *client) give(h *hold, after int64) {
 	})
 }
 
-// ops is how many operations the store has carried out so far.
+// ops returns how many operations the store has carried out so far.
 func (w *World) ops() (n int) {
 	for _, of := range w.counts.Ops {
 		n += of
@@ -84,7 +84,7 @@ func (w *World) ops() (n int) {
 	return n
 }
 
-// jain is Jain's index of fairness: 1 when all have the same, 1/n when one has all.
+// jain returns Jain's index of fairness: 1 if all have the same, 1/n if one has everything.
 func jain(shares []int) float64 {
 	sum, squares := 0, 0
 	for _, x := range shares {
@@ -97,7 +97,7 @@ func jain(shares []int) float64 {
 	return float64(sum*sum) / float64(len(shares)*squares)
 }
 
-// quantile is the value below which so many permille are; it sorts them.
+// quantile returns the value below which the given permille of the values are. It sorts them.
 func quantile(of []int64, permille int) int64 {
 	if len(of) == 0 {
 		return 0

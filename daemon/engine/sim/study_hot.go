@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// hotKey is a load: every client of every host wants one key, holds it, gives it
-// back, and as soon as that has been answered wants it again.
+// hotKey is a load: every client of every host acquires one key, holds it, releases it, and
+// acquires it again as soon as the release is answered.
 type hotKey struct {
 	hold     int64 // how long each hold is kept
 	counting bool
@@ -19,7 +19,7 @@ type hotKey struct {
 	ops      int        // of the store
 }
 
-// contender is what a host has had of the key.
+// contender counts a host's use of the key.
 type contender struct {
 	holds   int
 	wants   int   // acquires that wait
@@ -71,14 +71,14 @@ func (l *hotKey) answered(c *client, q *request, code protocol.Code) {
 
 func (l *hotKey) carriedOut(*host, *cache.Op) {}
 
-// gap notes for how long a host has had nothing.
+// gap records how long a host has had nothing.
 func (l *hotKey) gap(x *contender, now int64) {
 	if l.counting && x.wants > 0 && !x.has {
 		x.longest = max(x.longest, now-max(x.since, l.from))
 	}
 }
 
-// waited notes how long an acquire has waited since it counts.
+// waited records how long an acquire has waited, within the time that counts.
 func (l *hotKey) waited(c *client, q *request, now int64) {
 	n := min(c.h.id, 1)
 	l.waits[n] = append(l.waits[n], now-max(q.sent, l.from))
@@ -100,8 +100,8 @@ func (l *hotKey) measure(w *World) {
 	l.counting, l.from, l.ops = !l.counting, w.now, w.ops()-l.ops
 }
 
-// hotShare is what came of a hot key. Of pairs, the first is of the first host, the
-// second of all others.
+// hotShare is the result for a hot key. In pairs, the first value is for the first host, the second
+// for all others.
 type hotShare struct {
 	rate    int64 // holds a second
 	local   int   // permille of them that came without a trip to the store
@@ -114,7 +114,7 @@ type hotShare struct {
 	ops     float64  // of the store, a hold
 }
 
-// shareKey has the hosts of p share a key for so long.
+// shareKey has the hosts of p share a key for a time.
 func shareKey(p Profile, hold, length int64) (r hotShare, f *Failure) {
 	l := &hotKey{hold: hold, hosts: make([]contender, p.Hosts)}
 	f = study(p, l, length).failure

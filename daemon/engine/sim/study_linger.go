@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// affinity is which host uses which key. Every key has a host where it is at home.
+// affinity says which host uses which key. Every key has a home host.
 type affinity struct {
 	name  string
 	away  int // permille of uses by any host but that one
@@ -26,7 +26,7 @@ type strolling struct {
 	strolled
 }
 
-// stroll is where a key is, and who uses it.
+// stroll says where a key is, and which clients use it.
 type stroll struct {
 	k     *key
 	home  int // host
@@ -37,7 +37,7 @@ type stroll struct {
 	asks  []*ask
 }
 
-// ask is an acquire under way.
+// ask is an acquire in progress.
 type ask struct {
 	q     *request
 	h     *host
@@ -45,7 +45,7 @@ type ask struct {
 	told  bool // the lease of another host has been given up for it
 }
 
-// strolled is what came of it.
+// strolled is the result.
 type strolled struct {
 	acquires int     // that were granted
 	kept     int     // of those, without a trip to the store
@@ -89,14 +89,14 @@ func (l *strolling) begin(c *client) {
 	})
 }
 
-// crowd notes who is not alone.
+// crowd records which clients use a key at the same time.
 func (x *stroll) crowd() {
 	for _, a := range x.asks {
 		a.alone = a.alone && x.users == 1
 	}
 }
 
-// pick is the key that a client uses next.
+// pick returns the key that a client uses next.
 func (l *strolling) pick(c *client) *stroll {
 	w := c.w
 	away := w.chance(l.away)
@@ -118,7 +118,7 @@ func (l *strolling) pick(c *client) *stroll {
 	return x
 }
 
-// end takes an acquire that has been answered.
+// end handles an acquire that has been answered.
 func (x *stroll) end(q *request) *ask {
 	i := slices.IndexFunc(x.asks, func(a *ask) bool { return a.q == q })
 	a := x.asks[i]
@@ -184,7 +184,7 @@ func (l *strolling) carriedOut(h *host, op *cache.Op) {
 
 func (l *strolling) measure(w *World) { l.counting, l.ops = !l.counting, w.ops()-l.ops }
 
-// strollAbout has the hosts of p use keys for so long.
+// strollAbout has the hosts of p use keys for a time.
 func strollAbout(p Profile, a affinity, think, length int64) (strolled, *Failure) {
 	l := newStrolling(&p, a, think)
 	w := study(p, l, length)

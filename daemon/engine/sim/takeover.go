@@ -45,12 +45,12 @@ func (h *host) takeOver(tries int, without bool) {
 	}
 }
 
-// busy says that a store has yet to answer.
+// busy reports whether a store has yet to answer.
 func (h *host) busy() bool {
 	for _, l := range h.links {
 		waiting, flying := l.storeLane.Main().Depth()
 		_, renewing := l.storeLane.Renewals().Depth()
-		// upstream.Pump cuts these batches, which then are unknown as by a timeout
+		// upstream.Pump cuts these batches. Their results are then Unknown, as after a timeout.
 		_, ending := l.storeLane.Ends().Depth()
 		if waiting+flying+renewing+ending > 0 {
 			return true
@@ -70,12 +70,12 @@ func (h *host) edited() *conf {
 	return w.conf
 }
 
-// successorConf is what the next process has read: mostly the file that this one follows, else what
-// the operator has made of it since. It is nil if that names fewer stores than the daemon has in
-// use, which then refuses the takeover.
+// successorConf returns the configuration that the successor has read. In most cases it is the one
+// that this process follows, otherwise a later one of the operator. It is nil if that names fewer
+// stores than the daemon has in use; then the daemon refuses the takeover.
 func (h *host) successorConf() *conf {
 	w := h.w
-	if w.p.Spaces == 0 || !w.chance(400) {
+	if w.p.Namespaces == 0 || !w.chance(400) {
 		return h.conf
 	}
 	h.editConf()
@@ -96,7 +96,7 @@ func (h *host) successorConf() *conf {
 	return &next
 }
 
-// passOn replaces the engine by one that follows c.
+// passOn replaces the engine with one that follows c.
 func (h *host) passOn(c *conf) {
 	w := h.w
 	same := c == h.conf
@@ -133,8 +133,8 @@ func (h *host) passOn(c *conf) {
 		k.s = next[i]
 		k.s.Carry(k)
 	}
-	// else stores may have other numbers
-	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Spaces == 0 &&
+	// Otherwise stores may have other numbers.
+	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Namespaces == 0 &&
 		string(again) != string(snapshot) {
 		w.fail("takeover", "", "the snapshot of what was taken over is another (%v)", err)
 	}
@@ -176,9 +176,8 @@ func (h *host) begin(gone map[string]*engine.StoreLane) bool {
 	return true
 }
 
-// abandoned is the end of a store that the next process does not have. Nobody keeps what is there:
-// it ends with its TTL, or with its session. Clients may believe in holds there until they read
-// that these are lost.
+// abandoned ends a store that the successor does not have. The leases there end with their TTLs, or
+// with the session. Clients may believe in holds there until they read that these are lost.
 func (h *host) abandoned(l *link) {
 	h.w.say(nil, "host %d: store %s is left behind", h.id, l.name)
 	h.w.counts.Tallies[leftBehind]++
@@ -186,9 +185,9 @@ func (h *host) abandoned(l *link) {
 	l.close()
 }
 
-// relink has the next engine use the stores of the one before it and those that only its
-// configuration names, and follow that configuration. It returns stand-ins for the stores that are
-// leaving.
+// relink has the successor's engine follow a configuration. The engine uses the stores of the
+// earlier engine, and further stores that only its configuration names. relink returns stand-ins
+// for the stores that are leaving.
 func (h *host) relink() (gone map[string]*engine.StoreLane, err error) {
 	gone = make(map[string]*engine.StoreLane)
 	links := slices.Clone(h.links)
@@ -236,7 +235,8 @@ func (l *link) loseSession() {
 	l.begin()
 }
 
-// hasSession says that what is at the store, or at one of two, lives by a session of the daemon.
+// hasSession reports whether leases at the store, or at one store of a pair, depend on a session of
+// the daemon.
 func (l *link) hasSession() bool {
 	return slices.ContainsFunc(l.s.leaves, func(s *simStore) bool { return s.kind == likeEtcd })
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Tokens: a copy of a withdrawal or a release may be carried out late, and would end what a later
-// request has got under the same token. So no token is asked for again.
+// Tokens: a copy of a withdrawal or a release may be carried out late, and would end the lease of a
+// later request under the same token. So no token is requested again.
 
 // ended is a token that a daemon has withdrawn or released at a store.
 type ended struct {
@@ -15,7 +15,7 @@ type ended struct {
 	permit bool
 }
 
-// asksAnew checks that no op asks for a token that this daemon has withdrawn or released.
+// asksAnew checks that no op requests a token that this daemon has withdrawn or released.
 func (l *link) asksAnew(ops []upstream.Op) {
 	if l.ended == nil {
 		l.ended = make(map[ended]bool)

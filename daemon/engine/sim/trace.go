@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// kind is what kind of event the trace's hash is told of.
+// kind is the kind of an event in the hash of the trace.
 type kind uint8
 
 const (
@@ -41,7 +41,7 @@ func (t *trace) add(now int64, key, text string) {
 	t.lines = append(t.lines, line{now, key, text})
 }
 
-// of are the last lines that concern the key, or no single one.
+// of returns the last lines that concern the key, or no single key.
 func (t *trace) of(key string) (lines []string) {
 	for i := len(t.lines) - 1; i >= 0 && len(lines) < t.keep; i-- {
 		if l := t.lines[i]; key == "" || l.key == key || l.key == "" {
@@ -67,7 +67,7 @@ func (w *World) describeStore(s *simStore, k *key) {
 	}
 }
 
-// describe adds what stands in the store.
+// describe adds the state of the store.
 func (w *World) describe(key string) {
 	for _, k := range w.all() {
 		if key != "" && k.name != key {

@@ -16,8 +16,8 @@ const (
 	sec = int64(time.Second)
 )
 
-// World is one run: hosts, clients and a store in virtual time. Everything in it
-// follows from the seed; it is for one goroutine.
+// World is one run: hosts, clients and stores in virtual time. Everything in it follows from the
+// seed. It is for one goroutine.
 type World struct {
 	seed     uint64
 	p        Profile
@@ -51,7 +51,7 @@ type World struct {
 	failure    *Failure
 }
 
-// Failure is a check that did not hold.
+// Failure is a check that failed.
 type Failure struct {
 	Seed  uint64
 	Check string
@@ -64,7 +64,7 @@ func (f *Failure) Error() string {
 	return fmt.Sprintf("seed %d: %s: %s (key %q, at %v)", f.Seed, f.Check, f.Text, f.Key, f.At)
 }
 
-// Report is what a run was.
+// Report is the result of a run.
 type Report struct {
 	Seed    uint64
 	Hash    uint64 // of the trace: the same for the same seed, everywhere
@@ -76,8 +76,8 @@ type Report struct {
 	Trace   []string // the last events of the key concerned, if asked for
 }
 
-// Run simulates one seed for so long, and then until nothing is left to do.
-// With keep > 0 the last events of each key are kept for the report.
+// Run simulates one seed for a time, and then until nothing is left to do. With keep > 0 the last
+// events of each key are kept for the report.
 func Run(seed uint64, length time.Duration, keep int) *Report {
 	return newWorld(seed, length, keep).report(length)
 }
@@ -93,7 +93,7 @@ func (w *World) report(length time.Duration) *Report {
 	return r
 }
 
-// epoch is when true time begins: not at 0, so that a forgotten time shows.
+// epoch is the true time at which a run begins. It is not 0, so that a missing time shows.
 const epoch = 1_000_000 * sec
 
 func newWorld(seed uint64, length time.Duration, keep int) *World {
@@ -112,7 +112,7 @@ func emptyWorld(seed uint64) *World {
 		rng:   rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
 }
 
-// play runs the world, then its end, and looks at what is left.
+// play runs the world and its end, and checks that nothing is left.
 func (w *World) play(length int64) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -148,7 +148,7 @@ func (w *World) runUntil(end int64) {
 	}
 }
 
-// at has something done at a true time.
+// at schedules an event at a true time.
 func (w *World) at(t int64, do func()) {
 	w.seq++
 	w.heap.Push(event{max(t, w.now), w.seq, do})
@@ -156,7 +156,7 @@ func (w *World) at(t int64, do func()) {
 
 func (w *World) after(d int64, do func()) { w.at(w.now+d, do) }
 
-// fail notes the first check that did not hold; the run ends with it.
+// fail records the first check that failed, and ends the run.
 func (w *World) fail(check, key, format string, a ...any) {
 	if w.failure != nil {
 		return
@@ -194,14 +194,14 @@ func (w *World) say(k *key, format string, a ...any) {
 	w.trace.add(w.now, name, fmt.Sprintf(format, a...))
 }
 
-// Dice. All in integers: floats may differ between machines.
+// Dice. They are integers, because floats may differ between machines.
 
-// chance is true in so many of a thousand cases.
+// chance returns true with the given permille.
 func (w *World) chance(permille int) bool {
 	return permille > 0 && int(w.rng.Uint64N(1000)) < permille
 }
 
-// between is a number from lo up to, and without, hi.
+// between draws a number from lo up to, but not including, hi.
 func (w *World) between(lo, hi int64) int64 {
 	if hi <= lo {
 		return lo
@@ -211,7 +211,7 @@ func (w *World) between(lo, hi int64) int64 {
 
 func (w *World) pick(n int) int { return int(w.rng.Uint64N(uint64(n))) }
 
-// skewed is around mean, mostly less, at times much more.
+// skewed draws a number around mean. Most are smaller, and a few are much larger.
 func (w *World) skewed(mean int64) int64 {
 	d := w.between(0, 3*mean/2)
 	for range 3 {
@@ -223,8 +223,7 @@ func (w *World) skewed(mean int64) int64 {
 	return d
 }
 
-// event is something that happens at a time; seq keeps the order of those that
-// happen at the same.
+// event happens at a time. seq keeps the order of events that happen at the same time.
 type event struct {
 	at  int64
 	seq uint64

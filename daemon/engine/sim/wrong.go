@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// maxFrame is the largest payload that a daemon takes.
+// maxFrame is the largest payload that a daemon accepts.
 const maxFrame = 4096
 
 // wrong sends a request that is a good frame and cannot be carried out. It is answered, and the
@@ -55,7 +55,7 @@ func (c *client) wrong() {
 	c.send(q, p)
 }
 
-// flood sends much and reads nothing of what comes back.
+// flood sends many requests and reads no answers.
 func (c *client) flood() {
 	for range c.w.between(200, 700) {
 		c.send(&request{op: protocol.OpPing}, &protocol.Request{})
