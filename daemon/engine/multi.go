@@ -361,6 +361,8 @@ func (s *Session) loseInMulti(msg *cache.Message) {
 			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner &&
 				string(m.keys[n]) == msg.Key {
 				m.lost = true
+				// Without a fence, giveBack would release the owner's next hold of the key.
+				m.held[n] = msg.Fence != 0
 			}
 		}
 		m.mu.Unlock()
