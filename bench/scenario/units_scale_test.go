@@ -297,10 +297,10 @@ type scaleRow struct {
 
 // briefRows are the rows for operators.
 var briefRows = []string{
-	"locks held", "their memory", "renewals a second", "**masters**, half a core of each",
+	"their memory", "renewals a second", "**masters**, half a core of each",
 	"connections a master", "… their memory, silent / in use",
 	"… all made anew, one a host: s of a core",
-	"locks held, a watch each", "memory (live; twice that with garbage)", "database, of 8 GB",
+	"memory (live; twice that with garbage)", "database, of 8 GB",
 	"**left of 2 busy cores of 4**", "… for pairs a second, in small batches", "… or in large ones",
 }
 

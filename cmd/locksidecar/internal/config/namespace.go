@@ -55,7 +55,7 @@ type assignment struct {
 var policyFields = []Field[Policy]{
 	{Path: "ttl", Flag: "ttl", Help: "lease duration, unless the client requests another; the " +
 		"daemon renews leases while they are held",
-		More: "If this host dies, its locks become free after this time. Each store has a minimum.",
+		More:    "If this host dies, its locks become free after this time. Each store has a minimum.",
 		Example: "10s", value: func(p *Policy) value {
 			return duration(&p.TTL, shortestTTL, longestTTL)
 		}},

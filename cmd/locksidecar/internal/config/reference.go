@@ -17,7 +17,7 @@ const referenceHead = `# Configuration
 A value comes from one of these, each overriding the ones before it: the built-in default, the
 YAML file that '--config' or 'LOCKSIDECAR_CONFIG' names, the environment, flags. The variable of a
 field is its path in capitals: 'LOCKSIDECAR_MAX_WAIT', 'LOCKSIDECAR_LIMITS_MAX_CONNS'. Below each
-field are its values, default, flag and an example.
+field are its values, its default and flag if it has them, and an example.
 
 Times have units: '500ms', '30s', '1h30m'. A list is '[a, b]' in the file and 'a,b' elsewhere. An
 empty variable counts as not set. An unknown variable is ignored. An unknown or duplicate field is
@@ -70,11 +70,10 @@ func (p *page) setting(s *Setting, d *Config) {
 	if s.Path == "socket" {
 		is = systemSocket
 	}
-	value := "empty"
+	facts := capital(v.about())
 	if is != "" {
-		value = code(is)
+		facts += "; default " + code(is)
 	}
-	facts := capital(v.about()) + "; default " + value
 	if s.Flag != "" {
 		facts += "; `--" + s.Flag + "`"
 	}

@@ -130,7 +130,7 @@ func ParseDuration(s string) (time.Duration, error) {
 
 // number returns a value that accepts a whole number from min to max.
 func number(v *int, min, max int) value {
-	return parsed[int]{v, "int", fmt.Sprintf("a number from %d to %d", min, max),
+	return parsed[int]{v, "int", fmt.Sprintf("%d to %d", min, max),
 		func(s string) (int, error) {
 			n, err := strconv.Atoi(s)
 			if err != nil {

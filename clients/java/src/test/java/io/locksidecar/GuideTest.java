@@ -31,7 +31,7 @@ class GuideTest extends OnDaemon {
             public class %s {
                 static final Sidecar sidecar = Sidecar.create();
                 static final String order = "42";
-                public static void main(String[] args) throws InterruptedException {
+                public static void main(String[] args) throws Exception {
                     try (sidecar) {
             %s
                     }
@@ -40,6 +40,9 @@ class GuideTest extends OnDaemon {
                     System.out.println(fence > 0);
                 }
                 static void export(long one, long two) {}
+                static void schedule(long fence) {
+                    System.out.print(fence > 0 ? "." : "?");
+                }
                 static void transfer(long annsFence, long bobsFence) {
                     System.out.println(annsFence > 0 && bobsFence > 0);
                 }
@@ -84,7 +87,7 @@ class GuideTest extends OnDaemon {
         Map<String, String> programs = programs();
         Map<String, String> prints = Map.of(
                 "Fragment0", "true", "Example", "", "Fragment2", "42", "Fragment3", "70", "Fragment4", "true",
-                "Fragment5", "true", "Scheduler", "... given up enough", "SidecarLockRegistry", "", "Nightly", "report true");
+                "Fragment5", "true", "Fragment6", "... given up enough", "SidecarLockRegistry", "", "Nightly", "report true");
         assertEquals(prints.keySet(), programs.keySet());
         Path dir = Daemon.directory();
         try {
