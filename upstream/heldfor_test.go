@@ -34,7 +34,7 @@ func TestAQuestionAndItsAnswerSurviveTheirTexts(t *testing.T) {
 	}
 }
 
-// Anybody who can write to the store can send any text.
+// Any client that can write to the store can send any text.
 func TestHostileQuestionsAndAnswers(t *testing.T) {
 	for _, text := range []string{"", " ", "l", "l k", "l, k", "x,1 k", "l,1", "l,1 ", "l,-1 k",
 		"l,ÿ k", "l,1,,2 k",

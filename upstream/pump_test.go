@@ -200,7 +200,7 @@ func TestAStoreThatIsDownIsAskedNothingButPings(t *testing.T) {
 	})
 }
 
-// One of two stores is down. Releases are sent all the same: the other store may be up.
+// One of two stores is down. Releases are still sent, because the other store may be up.
 func TestReleasesAreSentToAPairThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaking()

@@ -11,7 +11,7 @@ func TestRegistrationSurvivesItsText(t *testing.T) {
 	if got, ok := ParseRegistration(r.Encode()); !ok || got != r {
 		t.Fatalf("%+v, %v", got, ok)
 	}
-	// A later version may say more.
+	// The entry of a later version may have more fields.
 	if got, ok := ParseRegistration(`{"host":"web-3","zone":"eu","pid":1}`); !ok ||
 		got.Host != "web-3" || got.PID != 1 {
 		t.Fatalf("%+v, %v", got, ok)

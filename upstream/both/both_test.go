@@ -62,12 +62,12 @@ func TestConformance(t *testing.T) {
 		}})
 }
 
-// start is where the clock of the embedded stores begins.
+// start is the beginning of the embedded stores' clock.
 var start = time.Now().Add(-time.Hour)
 
 func clock() int64 { return int64(time.Since(start)) }
 
-// A store of sessions beside one of TTLs: leases have both.
+// One store has sessions and the other has TTLs. Leases depend on both.
 func TestConformanceWithSessions(t *testing.T) {
 	t.Parallel()
 	a := testserver.StartRedis(t)
@@ -96,8 +96,8 @@ func (h *host) do(t testing.TB, op upstream.Op) upstream.Result {
 	return r[0]
 }
 
-// A move in three rollouts, host by host, with locks taken and given back all the
-// time: nobody is let in beside another, and fences rise throughout.
+// A move has three rollouts, host by host, while hosts acquire and release locks. No two hosts hold
+// a lock at once, and fences rise throughout.
 func TestAMoveInThreeRollouts(t *testing.T) {
 	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The new store hangs: it takes connections and says nothing. A lease is released in the old one by
-// the same Apply.
+// The new store hangs: it accepts connections and gives no answers. The same Apply releases the
+// lease in the old store.
 func TestAReleaseReachesTheOldStoreThoughTheNewOneHangs(t *testing.T) {
 	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartEtcd(t)

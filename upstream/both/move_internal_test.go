@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// A successor knows of each token whether it may stand in the new store, or is being withdrawn.
+// A successor knows of each token whether it may be in the new store, or is being withdrawn.
 func TestPlacesArePassedOn(t *testing.T) {
 	was := &Store{tokens: map[token]tokenState{{"k", 1}: queued, {"k", 2}: withdrawn,
 		{"l", 1}: withdrawn}}

@@ -120,7 +120,7 @@ func (s *orderedStore) Capabilities() upstream.Capabilities { return upstream.Ca
 
 func (*orderedStore) Info() upstream.Info { return upstream.Info{Name: "ordered"} }
 
-// The new store comes back before the old one. It is told of the keys at once.
+// The new store comes back before the old one. The host writes the rules of its keys there at once.
 func TestRulesAreWrittenWhileTheOldStoreIsDown(t *testing.T) {
 	st := &orderedStore{memory: memory{down: true}}
 	s, err := New(&downStore{}, st, 0)
@@ -143,7 +143,7 @@ func TestRulesAreWrittenWhileTheOldStoreIsDown(t *testing.T) {
 // Keys that contain others have all of their keys. Where the others have no exceptions, contains
 // also finds each case.
 func TestContains(t *testing.T) {
-	words := []string{""} // all of up to four letters
+	words := []string{""} // all words of up to four letters
 	for from := 0; len(words[from]) < 4; from++ {
 		words = append(words, words[from]+"a", words[from]+"b")
 	}

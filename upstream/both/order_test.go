@@ -20,7 +20,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// epoch is what docs/operate/stores.md recommends.
+// epoch is the value that docs/operate/stores.md recommends.
 const epoch = 4_000_000_000_000_000
 
 // shared is one embedded store for all hosts of a test.
@@ -28,7 +28,8 @@ type shared struct{ *embedded.Store }
 
 func (shared) Close() error { return nil }
 
-// oldStores are those that keys can move from. Each call of what they return is for another host.
+// oldStores has the stores from which keys can move. Each call of the returned function makes the
+// store of another host.
 var oldStores = map[string]func(t testing.TB) func() upstream.Store{
 	"embedded": func(t testing.TB) func() upstream.Store {
 		e, err := embedded.Open(embedded.Options{Clock: clock})
@@ -74,7 +75,7 @@ var oldStores = map[string]func(t testing.TB) func() upstream.Store{
 	},
 }
 
-// ordered are the stores whose bases are their own order.
+// ordered has the stores whose bases are their own order.
 var ordered = map[string]func(t testing.TB) func() upstream.Store{
 	"etcd": func(t testing.TB) func() upstream.Store {
 		srv := testserver.StartEtcd(t)
@@ -108,7 +109,7 @@ var ordered = map[string]func(t testing.TB) func() upstream.Store{
 	},
 }
 
-// fleet is hosts of a move to a store with an order of its own, in four stages.
+// fleet has the hosts of a move to a store with its own order, in four stages.
 type fleet struct {
 	t        testing.TB
 	old, new func() upstream.Store
@@ -120,7 +121,7 @@ func newFleet(t testing.TB, old, new string) *fleet {
 	return &fleet{t: t, old: oldStores[old](t), new: ordered[new](t), last: map[string]uint64{}}
 }
 
-// pair makes a host with both stores, which are in the keys' namespaces.
+// pair makes a host that has both stores for keys.
 func (f *fleet) pair(epoch uint64, keys ...both.Keys) *host {
 	f.t.Helper()
 	s, err := both.New(f.old(), f.new(), epoch)
@@ -150,7 +151,7 @@ func (f *fleet) at(stage int) (h *host) {
 	return h
 }
 
-// op asks for a lock, or for a permit of two, under a new token, or gives it back.
+// op returns an op that acquires or releases a lock, or a permit of a semaphore with two permits.
 func (f *fleet) op(kind cache.OpKind, key string, token uint64) upstream.Op {
 	op := upstream.Op{Kind: kind, Key: key, Token: token, TTL: 10 * time.Minute}
 	if strings.HasPrefix(key, "permit") {
@@ -186,7 +187,7 @@ func (f *fleet) release(h *host, key string, token uint64) {
 	}
 }
 
-// busy has a host take many locks of other keys, in one request.
+// busy makes a host acquire many locks of other keys in one batch.
 func (f *fleet) busy(h *host) {
 	f.t.Helper()
 	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRelease} {
@@ -225,7 +226,7 @@ func TestAMoveInFourRollouts(t *testing.T) {
 
 func (f *fleet) move(rnd *rand.Rand) {
 	all := []*host{f.at(1), f.at(1), f.at(1)}
-	// Which host goes to which stage, and when.
+	// Each step moves a host to a stage.
 	steps := []struct{ host, stage int }{{0, 2}, {0, 1}, {1, 2}, {0, 2}, {2, 2}, {1, 3}, {1, 2},
 		{0, 3}, {1, 3}, {2, 3}, {2, 4}, {2, 3}, {0, 4}, {1, 4}, {2, 4}}
 	type held struct {
@@ -258,7 +259,7 @@ func (f *fleet) move(rnd *rand.Rand) {
 				holds = append(holds, held{h, key, f.try(h, key)})
 				continue
 			}
-			// a daemon does not ask for a lock that it has
+			// A daemon does not request a lock that it has.
 			if f.token++; most == 2 || holds[others[0]].h != h {
 				if r := h.do(f.t, f.op(cache.OpTry, key, f.token)); r.Status != cache.Busy {
 					f.t.Fatalf("%s is %v (%v) on a host of stage %d while another one has it", key, r.Status,
@@ -449,8 +450,8 @@ func TestNamespacesMoveOneByOne(t *testing.T) {
 	}
 }
 
-// A host of the third rollout decides no more keys than those that hosts of the second one have:
-// the namespaces of the two may differ.
+// A host of the third rollout decides only keys that hosts of the second rollout have, because the
+// namespaces of the two may differ.
 func TestARuleHasNoMoreKeysThanTheSecondRollout(t *testing.T) {
 	f := newFleet(t, "redis", "etcd")
 	before := f.pair(0, both.Keys{Prefix: "m:", Except: []string{"m:not:"}}, both.Keys{Prefix: "n:"})
@@ -467,8 +468,8 @@ func TestARuleHasNoMoreKeysThanTheSecondRollout(t *testing.T) {
 	}
 }
 
-// Nothing was locked in the third rollout. The new store decides all the same after a way back to
-// the second.
+// Nothing was locked in the third rollout. The new store still decides after a return to the
+// second.
 func TestARolloutWithoutLocksDecides(t *testing.T) {
 	f := newFleet(t, "redis", "etcd")
 	for _, stage := range []int{2, 3} {
@@ -483,7 +484,7 @@ func TestARolloutWithoutLocksDecides(t *testing.T) {
 	_ = back.Close()
 }
 
-// The old store's bases are its own order: there is no way.
+// New refuses an old store whose bases are its own order.
 func TestFromAStoreWithAnOrderOfItsOwn(t *testing.T) {
 	e, r := ordered["etcd"](t)(), oldStores["redis"](t)()
 	if _, err := both.New(e, r, 0); !errors.Is(err, both.ErrFences) {

@@ -26,8 +26,8 @@ func (s *busyStore) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.
 	return s.Store.Apply(ctx, ops, rs)
 }
 
-// Hosts on both stores take permits while others on the old store alone do, and then others on the
-// new store alone: no two permits have the same fence.
+// Hosts on both stores acquire permits while other hosts use only the old store, and later only the
+// new store. No two permits have the same fence.
 func TestNoTwoPermitsHaveTheSameFence(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	old, new := &host{Store: open(t, a, "lock:")}, &host{Store: open(t, b, "lock:")}

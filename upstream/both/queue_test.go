@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The old store loses the lease of a host that waits in the new one: it does not keep others from
-// the lock.
+// The old store loses the lease of a host that waits in the new store. The host does not keep
+// others from the lock.
 func TestAWaiterThatHasLostTheOldLease(t *testing.T) {
 	t.Parallel()
 	for new := range ordered {
@@ -141,7 +141,7 @@ func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
 			f := newFleet(t, "embedded", name)
 			second := f.new()
 			bad := &forgetful{second, true}
-			// refuses, because no host has used both stores without epoch
+			// The pair refuses, because no host has used both stores without epoch.
 			s, err := both.New(f.old(), bad, epoch)
 			if err != nil {
 				t.Fatal(err)
@@ -199,9 +199,8 @@ func (s *late) carryOut(t *testing.T) {
 	}
 }
 
-// A host has lost the old store's lease while it waits in the new one. The new store carries its
-// withdrawal out, but late: when the host has got the lock. That ends nothing that the host has got
-// since.
+// A host has lost the old store's lease while it waits in the new store. The new store carries out
+// its withdrawal late, after the host has got the lock. That must not end the new lease.
 func TestAWithdrawalThatIsCarriedOutLateEndsNoLaterLease(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	slow := &late{Store: open(t, b, "lock:"), slow: true}

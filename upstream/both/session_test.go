@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// Leases are released while they are renewed, as a daemon does by its two lanes.
+// Leases are released while they are renewed, as in a daemon with two lanes.
 func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
 	t.Parallel()
 	e, err := embedded.Open(embedded.Options{Clock: clock})
@@ -58,7 +58,7 @@ func (d unresponsive) Apply(ctx context.Context, ops []upstream.Op,
 	return d.Store.Apply(ctx, ops, results)
 }
 
-// One of two stores does not answer a release. The result says whether what it may have left ends
+// One of two stores does not answer a release. The result states whether the remaining lease ends
 // by itself.
 func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
 	srv := testserver.StartRedis(t)

@@ -56,7 +56,7 @@ func TestAMillionLocksCostSixtyBytesEachAtMost(t *testing.T) {
 	}
 }
 
-// BenchmarkPair is what the store adds to an acquire and a release.
+// BenchmarkPair measures the store's part of an acquire and a release.
 func BenchmarkPair(b *testing.B) {
 	keys, s := million(b)
 	b.ReportAllocs()

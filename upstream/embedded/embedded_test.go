@@ -233,7 +233,7 @@ func TestInlineDoesNoIO(t *testing.T) {
 			}
 			s.want(r, c.want)
 		}
-		// With little of the session left, or past the limit of bases, it does.
+		// With little of the session left, or beyond the limit of bases, it needs I/O.
 		m.wall.Add(int64(2 * time.Minute))
 		if _, ok := s.inline(cache.OpTry, "n", 1); ok {
 			t.Error("a base above the limit is given")

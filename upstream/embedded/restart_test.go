@@ -37,7 +37,7 @@ func TestGrantsWaitForTheStatedValidityOfBefore(t *testing.T) {
 		}
 		s.want(s.do(cache.OpRenew, "k", 1), cache.NotHeld)
 		s.want(s.do(cache.OpRelease, "k", 1), cache.NotHeld)
-		// Started again before it is over, it still waits for the same time.
+		// A restart before the end of the wait does not change the end.
 		m.pass(time.Second)
 		s.close()
 		s = m.start()
@@ -151,7 +151,7 @@ func TestAFileThatCannotBeWrittenRefusesGrantsAndNothingElse(t *testing.T) {
 	onMachine(t, func(t *testing.T, m *machine) {
 		s := m.start()
 		tok, r := s.take("k")
-		// A directory in its place: even root cannot rename over it.
+		// A directory replaces the file, because not even root can rename a file over it.
 		if err := errors.Join(os.Remove(m.path), os.MkdirAll(filepath.Join(m.path, "x"),
 			0o700)); err != nil {
 			t.Fatal(err)

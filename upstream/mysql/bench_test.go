@@ -94,8 +94,8 @@ func poolPairs(b *testing.B, srv *testserver.MariaDB, how string) {
 	stop()
 }
 
-// measured starts the measurement; what it returns ends it: pairs a second, and
-// the CPU time of a pair in µs, at the server and in this process.
+// measured starts a measurement and returns the function that ends it. It reports pairs per second,
+// and the CPU time of a pair in µs at the server and in this process.
 func measured(b *testing.B, srv *testserver.MariaDB) func() {
 	theirs, ours := cpuTime(b, srv.PID()), cpuTime(b, os.Getpid())
 	b.ResetTimer()
@@ -107,7 +107,7 @@ func measured(b *testing.B, srv *testserver.MariaDB) func() {
 	}
 }
 
-// cpuTime is a process's CPU time in seconds, 0 where there is no /proc.
+// cpuTime returns a process's CPU time in seconds, or 0 without /proc.
 func cpuTime(b *testing.B, pid int) (sec float64) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

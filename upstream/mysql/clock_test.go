@@ -47,7 +47,7 @@ func TestJumpingClockKeepsFencesRising(t *testing.T) {
 	next(q.do(cache.OpTry, cache.Shared, "a", q.token()))
 	q.want(q.do(cache.OpRelease, cache.Shared, "a", q.last), cache.Done)
 	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))
-	// Back further than rows are kept: a row that is there still counts.
+	// Back further than rows are kept: an existing row still counts.
 	srv.JumpClock(-72 * time.Hour)
 	q.want(q.do(cache.OpRelease, cache.Exclusive, "a", q.last), cache.Done)
 	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))

@@ -13,7 +13,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// guarded is what a lock protects: it sees who believes to be inside.
+// guarded is the resource that a lock protects. It counts the clients that believe that they hold
+// the lock.
 type guarded struct {
 	writers, readers atomic.Int32
 	fence            atomic.Uint64 // the highest base of a writer
@@ -46,8 +47,8 @@ func (g *guarded) leave(mode cache.Mode) {
 	}
 }
 
-// TestCrashesUnderLoad kills the server again and again while three hosts, each
-// with two batches in flight, take and release a few locks.
+// TestCrashesUnderLoad kills the server repeatedly while three hosts, each with two batches in
+// flight, acquire and release a few locks.
 func TestCrashesUnderLoad(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t) // with innodb_flush_log_at_trx_commit=1
@@ -63,7 +64,7 @@ func TestCrashesUnderLoad(t *testing.T) {
 			wg.Go(func() {
 				rnd := rand.New(rand.NewPCG(uint64(host), uint64(lane)))
 				for !stop.Load() {
-					// Each lane has keys of its own, as the lanes of a daemon have.
+					// Each lane has its own keys, as in a daemon.
 					loadTurn(p, rnd, &tokens, g[lane*keys/2:][:keys/2], lane, &granted)
 				}
 			})
@@ -84,8 +85,8 @@ func TestCrashesUnderLoad(t *testing.T) {
 	t.Logf("%d grants", granted.Load())
 }
 
-// loadTurn takes all keys in one batch, holds those it was given, and ends every
-// one for certain before it returns.
+// loadTurn tries all keys in one batch, holds the granted ones, and makes sure before it returns
+// that every lease has ended.
 func loadTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, g []guarded, lane int,
 	granted *atomic.Int64) {
 	ops := make([]upstream.Op, len(g))

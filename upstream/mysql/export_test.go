@@ -2,8 +2,8 @@ package mysql
 
 import "fmt"
 
-// WithoutReturning makes the store read rows besides writing them, as it does on
-// servers whose writes cannot return them.
+// WithoutReturning makes the store read rows separately, as it does on servers whose writes cannot
+// return them.
 func WithoutReturning(c *Config) { c.plain = true }
 
 // Numbers returns a table with the numbers from 1 to n, at most 10,000, in column seq. MySQL has no

@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The tests here are the table of doc.go.
+// These tests check the table in doc.go.
 
 // behind is a store behind a proxy, with a user whose statements can be counted.
 func behind(t *testing.T, srv *testserver.MariaDB, query string) (*faultproxy.Proxy, *peer) {
@@ -29,7 +29,7 @@ func behind(t *testing.T, srv *testserver.MariaDB, query string) (*faultproxy.Pr
 	return px, newPeer(t, "mysql://root@"+px.Addr()+"/locks?"+query)
 }
 
-// writes counts the writes that the server has been given, while do is done.
+// writes returns the number of writes that the server receives during do.
 func writes(srv *testserver.MariaDB, do func()) string {
 	srv.Exec("SET GLOBAL general_log=OFF; TRUNCATE mysql.general_log; SET GLOBAL log_output='TABLE'; SET GLOBAL general_log=ON")
 	do()
@@ -47,7 +47,7 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   upstream.Op
-		done string // what to wait for at the server
+		done string // the state of the server to wait for
 	}{
 		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long},
 			"SELECT 1 FROM locks.locksidecar WHERE name='a' AND ends>0"},
@@ -85,7 +85,7 @@ func TestRequestThatNeverArrivesIsUnknownAndNothingHappens(t *testing.T) {
 	tok := p.token()
 	p.want(p.do(cache.OpTry, cache.Exclusive, "a", tok), cache.Unknown)
 	px.Cut()
-	// New connections are accepted, and nothing is said on them: nothing is sent.
+	// New connections are accepted and get no answer, so no request is sent.
 	p.eventually("no connection is left", func() bool {
 		r := p.do(cache.OpRelease, cache.Exclusive, "held", held)
 		return r.Status == cache.Refused && errors.Is(r.Err, upstream.ErrDown)
@@ -107,7 +107,7 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 	for range 3 {
 		px.Cut()
 		p.eventually("the connections are gone", func() bool { return px.Conns() == 0 })
-		// nothing was sent on the old one
+		// Nothing was sent on the old connection.
 		p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.Done)
 	}
 	px.Cut()
@@ -120,7 +120,7 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 func TestServerPausedIsUnknownThenSettled(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	// a busy server must not lose its connection before it is paused
+	// A busy server must not lose its connection before it is paused.
 	p := newPeer(t, srv.URL()+"?timeout=5s")
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
@@ -186,14 +186,15 @@ func TestDroppedTableEndsLeasesAndFencesGoOnRising(t *testing.T) {
 	a, base := p.take("a", cache.Exclusive)
 	srv.Exec("DROP TABLE locks.locksidecar")
 	r := p.do(cache.OpRenew, cache.Exclusive, "a", a)
-	// Unless another connection, made at this moment, has made it anew.
+	// Another connection may have made the table again at this moment.
 	if r.Status != cache.NotHeld {
 		p.want(r, cache.Refused)
 		if !errors.Is(r.Err, upstream.ErrDown) || !strings.Contains(r.Err.Error(), "dropped") {
 			t.Errorf("the reason is %v", r.Err)
 		}
 	}
-	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.NotHeld) // it is made anew
+	// the table has been made again.
+	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.NotHeld)
 	if _, next := p.take("a", cache.Exclusive); next <= base {
 		t.Errorf("base %d after %d", next, base)
 	}
@@ -225,7 +226,7 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 					}
 				}
 			}
-			// From now on nothing is sent: every new connection is looked at.
+			// From now on nothing is sent, because every new connection is checked.
 			p.want(p.do(cache.OpTry, 0, "d", p.token()), cache.Refused)
 			if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
 				t.Errorf("the ping says %v", err)
@@ -289,8 +290,8 @@ func TestRowLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 	p.want(p.do(cache.OpRelease, 0, "locked", locked), cache.Done)
 }
 
-// A write waits for a transaction that has made, or deleted, the same row and has not ended. The
-// row is not there for a reading of what is committed, or is there still.
+// A write waits for a transaction that has made or deleted the same row and has not ended. A read
+// of committed rows does not see the new row, and still sees the deleted one.
 func TestRowBeingMadeByOthersHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
@@ -328,8 +329,8 @@ func TestRowBeingMadeByOthersHoldsUpNobodyElse(t *testing.T) {
 	p.take("deleted", cache.Exclusive)
 }
 
-// The name leads to another server now, and the old one is cut off: its connections say nothing.
-// They must not be tried one after the other.
+// The name leads to another server now. The old server is cut off, so its connections give no
+// answer. They must not be tried one after the other.
 func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
@@ -344,7 +345,7 @@ func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wg sync.WaitGroup
-	for i := range 4 { // so each has a connection
+	for i := range 4 { // so that each has a connection
 		wg.Go(func() { p.do(cache.OpTry, 0, "locked", uint64(i+2)) })
 	}
 	eventually(t, "there are four connections", func() bool { return p.Connections() >= 4 })

@@ -57,8 +57,8 @@ func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) 
 }
 
 // unanswered applies op and loses the answer once done says that it has happened. It applies op
-// again if nothing was sent: on a busy machine a connection may have to be made first, and its
-// answers do not come either.
+// again if nothing was sent. On a busy machine a connection may have to be made first, and its
+// answers are lost, too.
 func (p *peer) unanswered(px *faultproxy.Proxy, what string, op upstream.Op,
 	done func() bool) (cache.Result, error) {
 	p.Helper()
@@ -92,7 +92,7 @@ func (p *peer) want(r cache.Result, st cache.Status) {
 	storetest.Want(p.T, r, st)
 }
 
-// take is a try that has to succeed.
+// take is a try that must succeed.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -101,8 +101,8 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// settle withdraws a token as a daemon does, until the key is free: the server
-// may carry out the acquire after the first withdrawal.
+// settle withdraws a token as a daemon does, until the key is free, because the server may carry
+// out the acquire after the first withdrawal.
 func (p *peer) settle(key string, token uint64) {
 	p.Helper()
 	p.eventually("the unresolved request is withdrawn", func() bool {

@@ -126,8 +126,8 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	}
 }
 
-// A server's clock that is days ahead for a while deletes no rows: their fence bases are larger
-// than the time by the right clock.
+// A server's clock that is days ahead for a while deletes no rows, because their fence bases are
+// larger than the true time.
 func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")

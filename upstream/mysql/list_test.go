@@ -68,7 +68,7 @@ func TestListShowsAllHostsLocks(t *testing.T) {
 	if none := listAll(p, "%", 10); len(none) != 0 {
 		t.Errorf("with a wildcard there are %v", none)
 	}
-	// More rows than a page looks at, most of them free.
+	// There are more rows than one page reads, and most are free.
 	for i := range 10 {
 		ops := make([]upstream.Op, 256)
 		for j := range ops {

@@ -42,7 +42,7 @@ func BenchmarkPermits(b *testing.B) {
 	}
 }
 
-// fillPermits has n permits held.
+// fillPermits acquires n permits.
 func fillPermits(t testing.TB, s *mysql.Store, key string, n int,
 	token *atomic.Uint64) (tokens []uint64) {
 	t.Helper()

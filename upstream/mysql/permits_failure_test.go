@@ -37,7 +37,7 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 			for _, c := range []struct {
 				name        string
 				op          upstream.Op
-				where, want string // what to wait for at the server
+				where, want string // the state of the server to wait for
 				again       cache.Status
 			}{
 				{"an acquire that happens", permitOp(cache.OpTry, "k", 3, p.token()), "place=0", "2",
@@ -59,7 +59,7 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 					t.Errorf("%s: %s rows", c.name, n)
 				}
 			}
-			// One that never arrives.
+			// This request never arrives.
 			px.BlackHole(faultproxy.ToServer, true)
 			lost := p.token()
 			var wg sync.WaitGroup
@@ -111,8 +111,8 @@ func TestPermitsOutliveTheServersCrash(t *testing.T) {
 	}
 }
 
-// TestPermitsOverCrashesUnderLoad kills the server again and again while three hosts,
-// each with two batches under way, take and release permits.
+// TestPermitsOverCrashesUnderLoad kills the server repeatedly while three hosts, each with two
+// batches in flight, acquire and release permits.
 func TestPermitsOverCrashesUnderLoad(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t) // with innodb_flush_log_at_trx_commit=1
@@ -187,12 +187,12 @@ func TestJumpingClockKeepsPermitsApart(t *testing.T) {
 	}
 	a, base := p.takePermit("k", 2)
 	rises(base)
-	srv.JumpClock(time.Hour) // it has ended, but nobody has taken it
+	srv.JumpClock(time.Hour) // the permit has ended, but nobody has acquired it
 	p.want(p.permit(cache.OpRenew, "k", 2, a), cache.Done)
 	_, base = q.takePermit("k", 2)
 	rises(base)
 	q.want(q.permit(cache.OpTry, "k", 2, q.token()), cache.Busy)
-	srv.JumpClock(2 * time.Hour) // both have
+	srv.JumpClock(2 * time.Hour) // both permits have ended
 	b, base := q.takePermit("k", 1)
 	rises(base)
 	p.want(p.permit(cache.OpRenew, "k", 2, a), cache.NotHeld)
@@ -201,7 +201,7 @@ func TestJumpingClockKeepsPermitsApart(t *testing.T) {
 	p.want(p.permit(cache.OpTry, "k", 1, p.token()), cache.Busy)
 	c, base := p.takePermit("k", 2)
 	rises(base)
-	// in the order in which they came, whatever the clock says
+	// They are in the order of arrival, whatever the clock is.
 	for i, w := range []uint64{p.token(), p.token()} {
 		p.want(p.permit(cache.OpJoin, "k", 2, w), cache.Queued)
 		if i == 0 {

@@ -57,22 +57,22 @@ func TestSemaphoresUnderLoad(t *testing.T) {
 	})
 }
 
-// guardedSem sees who believes to have a permit. There are 3.
+// guardedSem counts the clients that believe that they have a permit. The limit is 3.
 type guardedSem struct {
 	inside  atomic.Int32
 	granted atomic.Int64
 	bases   sync.Map
 }
 
-// waitedForRows says that others were before it at the server for a second, as on a busy machine
-// they may be: nothing has been done then.
+// waitedForRows reports whether the op waited a second for rows that others had locked, as can
+// happen on a busy machine. Nothing has been done then.
 func waitedForRows(err error) bool {
 	e, ok := errors.AsType[*gomysql.MySQLError](err)
 	return ok && e.Number == 1205
 }
 
-// semTurn takes a few permits in one batch, renews those it got, and ends every one
-// for certain before it returns.
+// semTurn tries a few permits in one batch, renews the granted ones, and makes sure before it
+// returns that every permit has ended.
 func semTurn(p *peer, rnd *rand.Rand, tokens *atomic.Uint64, sems []guardedSem, sure bool) bool {
 	const limit = 3
 	var ops []upstream.Op

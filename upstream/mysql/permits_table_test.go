@@ -25,7 +25,7 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 		res, err := p.apply(permitOp(cache.OpTry, "k", 1, p.token()),
 			upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("k", p.last), Token: p.token(), TTL: long})
 		p.want(res[0], cache.Refused)
-		p.want(res[1], cache.Granted) // locks do as they did
+		p.want(res[1], cache.Granted) // locks work as before
 		for _, says := range []string{"semaphores cannot be used",
 			"CREATE TABLE IF NOT EXISTS `locksidecar_permits`",
 			"GRANT SELECT, INSERT, UPDATE, DELETE ON `locks`.`locksidecar_permits`"} {
@@ -40,13 +40,13 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 	if _, _, err := p.List(t.Context(), "", "", 10); err != nil {
 		t.Error(err)
 	}
-	// What it prints is what helps, and nothing has to be started anew.
+	// The statement in the error solves the problem, without a restart.
 	_, statement, _ := strings.Cut(p.permit(cache.OpTry, "k", 1, p.token()).Err.Error(),
 		"Have this run there:\n")
 	statement, _, _ = strings.Cut(statement, ";")
 	srv.Exec("USE locks; " + statement + "; GRANT SELECT, INSERT, UPDATE, DELETE ON locks.locksidecar_permits TO locker")
 	held, _ := p.takePermit("k", 1)
-	// Taken away while in use.
+	// The right is revoked while it is in use.
 	srv.Exec("REVOKE DELETE ON locks.locksidecar_permits FROM locker")
 	r := p.permit(cache.OpRelease, "k", 1, held)
 	p.want(r, cache.Refused)
@@ -56,7 +56,7 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 	p.take("still", cache.Exclusive)
 	srv.Exec("GRANT DELETE ON locks.locksidecar_permits TO locker")
 	p.want(p.permit(cache.OpRelease, "k", 1, held), cache.Done)
-	// Dropped while in use, by a user who may make it anew.
+	// The table is dropped while it is in use, and the user may make it again.
 	q := newPeer(t, srv.URL())
 	token, base := q.takePermit("z", 1)
 	srv.Exec("DROP TABLE locks.locksidecar_permits")
@@ -96,7 +96,7 @@ func TestWrongPermitsTableIsRefusedToPermitsAlone(t *testing.T) {
 			t.Errorf("%s: the reason is %v", name, r.Err)
 		}
 	}
-	// A name too long for one more word.
+	// This name is too long for the suffix.
 	newPeer(t, srv.URL()+"?table="+strings.Repeat("x", 64)).takePermit("a", 1)
 }
 
@@ -104,7 +104,7 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, set ...func(*mysql.Config)) {
-		// whose row is locked; made is a semaphore that is being made
+		// which names the locked row. made is a semaphore that is being made.
 		for _, which := range []string{"sem", "permit", "made"} {
 			p := newPeer(t, url+"&timeout=10s", set...)
 			locked := p.token()

@@ -21,7 +21,7 @@ func (p *peer) permit(kind cache.OpKind, key string, limit uint32, token uint64)
 	return res[0]
 }
 
-// takePermit is a try that has to succeed.
+// takePermit is a try that must succeed.
 func (p *peer) takePermit(key string, limit uint32) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -37,7 +37,7 @@ func bothWays(t *testing.T, srv *testserver.MariaDB,
 	t.Run("plain", func(t *testing.T) { do(t, srv.URL()+"?prefix=p:", mysql.WithoutReturning) })
 }
 
-// transactions counts those that are under way at the server.
+// transactions returns the number of transactions in progress at the server.
 func transactions(srv *testserver.MariaDB) string {
 	return srv.Value("SELECT COUNT(*) FROM information_schema.innodb_trx")
 }
@@ -64,7 +64,7 @@ func TestLocksAndPermitsInOneBatch(t *testing.T) {
 			permitOp(cache.OpPeek, "k", 0, 0))
 		p.want(res[0], cache.Done)
 		p.want(res[1], cache.Done)
-		p.want(res[2], cache.Done) // a permit that is released is free in the same batch
+		p.want(res[2], cache.Done) // a released permit is free in the same batch
 		if err != nil {
 			t.Error(err)
 		}
@@ -84,7 +84,7 @@ func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 			ops := make([]upstream.Op, 250)
 			for i := range ops {
 				ops[i] = permitOp(cache.OpTry, "k", limit, h.token())
-				ops[i].Floor = uint64(len(bases)) // not alike
+				ops[i].Floor = uint64(len(bases)) // different for each op
 			}
 			res, err := h.apply(ops...)
 			for i, r := range res {
@@ -98,7 +98,7 @@ func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 		}
 		q.want(q.permit(cache.OpTry, "k", limit, q.token()), cache.Busy)
 
-		// What an op costs does not depend on how many there are.
+		// The cost of an op does not depend on the number of permits.
 		reads := func(do func()) int {
 			count := func() (n int) {
 				n, _ = strconv.Atoi(srv.Value("SELECT SUM(variable_value) FROM " + statusTable() +
@@ -154,7 +154,7 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 		}
 		w := q.token()
 		q.want(q.permit(cache.OpJoin, "k", 3, w), cache.Queued)
-		for { // nobody says anything: it is found by looking
+		for { // the store finds it by polling
 			select {
 			case h := <-q.Hints():
 				if h.Kind != cache.HintAvailable || h.Mode != cache.Permit || h.Token != w {
@@ -223,7 +223,7 @@ func TestCountsOfSemaphoresHeal(t *testing.T) {
 		p := newPeer(t, url, set...)
 		a, _ := p.takePermit("k", 2)
 		p.takePermit("k", 2)
-		// By hand, as doc.go says: one permit, and then all.
+		// One permit and then all are removed by hand, as in doc.go.
 		srv.Exec("DELETE FROM locks.locksidecar_permits WHERE name LIKE '_:k' AND token LIKE '%" +
 			strconv.FormatUint(a, 36) + "'; " +
 			"UPDATE locks.locksidecar_permits SET ends=0 WHERE name LIKE '_:k' AND token='~'")

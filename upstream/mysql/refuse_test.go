@@ -20,8 +20,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// refused opens a store that has to fail, with an error that says all of says,
-// and the server's address, and no secret.
+// refused opens a store, which must fail. The error must contain all of says and the server's
+// address, and no secret.
 func refused(t *testing.T, url string, says ...string) error {
 	t.Helper()
 	cfg, err := mysql.Parse(url)
@@ -54,7 +54,7 @@ func TestWrongLoginNamesTheSetting(t *testing.T) {
 	refused(t, "mysql://root@"+srv.Addr()+"/elsewhere", "Unknown database", "store URL's path")
 	refused(t, srv.URL()+"?tls=true", "TLS", "tls=true")
 	newPeer(t, "mysql://locker:geheim@"+srv.Addr()+"/locks").take("a", cache.Exclusive)
-	// Later, by what the ops are refused with.
+	// Later, the errors of refused ops show it.
 	p := lazyPeer(t, "mysql://locker:falsch@"+srv.Addr()+"/locks")
 	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: 1, TTL: long})
 	p.want(res[0], cache.Refused)
@@ -101,7 +101,7 @@ func TestRightsAreAskedForByName(t *testing.T) {
 	srv.Exec("CREATE USER locker IDENTIFIED BY 'geheim'; GRANT SELECT, INSERT, UPDATE, DELETE ON locks.* TO locker")
 	url := "mysql://locker:geheim@" + srv.Addr() + "/locks"
 	err := refused(t, url, "CREATE TABLE IF NOT EXISTS `locksidecar`", "GRANT", "Have this run there")
-	// What it prints is what helps.
+	// The statements in the error solve the problem.
 	_, statement, _ := strings.Cut(err.Error(), "Have this run there:\n")
 	statement, _, _ = strings.Cut(statement, ";")
 	srv.Exec("USE locks; " + statement)
@@ -120,14 +120,14 @@ func TestRightsAreAskedForByName(t *testing.T) {
 		refused(t, url, "GRANT SELECT, INSERT, UPDATE, DELETE")
 		srv.Exec("GRANT " + right + " ON locks.* TO locker")
 	}
-	// Without DELETE it works, and says what will not.
+	// Without DELETE it works, and logs what does not.
 	srv.Exec("REVOKE DELETE ON locks.* FROM locker")
 	core, logs = observer.New(zap.WarnLevel)
 	newPeer(t, url, func(c *mysql.Config) { c.Log = zap.New(core) }).take("b", cache.Exclusive)
 	if n := logs.FilterMessageSnippet("DELETE").Len(); n != 1 {
 		t.Errorf("it says %v", logs.All())
 	}
-	// Taken away while in use.
+	// The right is revoked while it is in use.
 	srv.Exec("REVOKE INSERT ON locks.* FROM locker; " +
 		srv.Value("SELECT GROUP_CONCAT('KILL ', id SEPARATOR ';') FROM information_schema.processlist WHERE user='locker'"))
 	r := p.do(cache.OpTry, 0, "c", p.token())
@@ -232,7 +232,7 @@ func TestNamesAreNothingButNames(t *testing.T) {
 	if n := srv.Value("SELECT COUNT(*) FROM locks.locksidecar"); n != strconv.Itoa(len(keys)) {
 		t.Errorf("there are %s rows for %d keys", n, len(keys))
 	}
-	// As many as a batch has, and more than a packet takes.
+	// A full batch has more ops than fit into a packet.
 	var all []upstream.Op
 	for i := range upstream.MaxBatch {
 		all = append(all, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprintf("%0512d", i),
@@ -301,7 +301,7 @@ func TestFullRowRefusesAndKeepsLeases(t *testing.T) {
 	p := newPeer(t, srv.URL())
 	p.take("k", cache.Shared)
 	w := p.token()
-	// As many hosts as have room, all of them there for long.
+	// The row has as many hosts as fit, and their entries last long.
 	srv.Exec(fmt.Sprintf("SET @r = (SELECT readers FROM locks.locksidecar WHERE name='k'); SET @e = SUBSTR(@r, 38, 16);"+
 		"SET SESSION group_concat_max_len=1000000;"+
 		"UPDATE locks.locksidecar SET readers = (SELECT GROUP_CONCAT(CONCAT('BBBBBBBBBBBBBBBBBBB', LPAD(seq,3,'0'), '.', REPEAT('0',13), ':', @e, ';') SEPARATOR '') FROM %s),"+
@@ -316,7 +316,7 @@ func TestFullRowRefusesAndKeepsLeases(t *testing.T) {
 	if !strings.Contains(r.Err.Error(), "read this lock") {
 		t.Errorf("the reason is %v", r.Err)
 	}
-	// A row that makes no sense is said so.
+	// The error reports a malformed row.
 	srv.Exec("UPDATE locks.locksidecar SET readers = 'nonsense' WHERE name='k'")
 	r = p.do(cache.OpTry, cache.Shared, "k", w)
 	p.want(r, cache.Unknown)

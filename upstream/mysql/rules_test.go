@@ -16,8 +16,8 @@ import (
 
 const hour = int64(3600e6)
 
-// scene makes rows of all sorts: with the dead and the living of three hosts, one
-// of them ours.
+// scene makes rows of all kinds, with present and ended entries of three hosts, of which one is
+// ours.
 type scene struct {
 	rnd       *rand.Rand
 	now       int64
@@ -55,7 +55,7 @@ func (s *scene) row() row {
 			r.readers[i].mode = cache.Shared
 		}
 		if r.ends = latest(r.readers); len(r.readers) > 0 && s.rnd.IntN(4) == 0 {
-			r.ends = s.now + hour // as a release leaves it
+			r.ends = s.now + hour // as after a release
 		}
 	}
 	if s.rnd.IntN(2) == 0 {
@@ -124,8 +124,7 @@ type writer text
 
 func (w *writer) Write(p []byte) (int, error) { *w = append(*w, p...); return len(p), nil }
 
-// agree checks one result, and what has become of the row: nobody else's living
-// lease is gone.
+// agree checks one result and the new row. No lease of another host may be lost before its end.
 func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstream.Op,
 	r *upstream.Result, before *row) {
 	t.Helper()
@@ -159,7 +158,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 			lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
 		v := before.decide(&a, now)
 		if was.owner == "" && op.Mode == cache.Exclusive && before.owner == token && len(was.queue) > 0 {
-			v.status = cache.Granted // it still stands there: the server renews it, past the queue
+			// the lease is still in the row, so the server renews it in spite of the queue.
+			v.status = cache.Granted
 		}
 		if r.Status != v.status {
 			bad(fmt.Sprintf("the rules say %v", v.status))
@@ -211,8 +211,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 	}
 }
 
-// ruled returns what the rules in Go make of a row, for the request that came to r. The server's
-// rules for plain requests must make the same of it.
+// ruled returns the row after the rules in Go, for the request with the result r. The server's
+// rules for plain requests must have the same effect.
 func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
 	now, token := time.Now().UnixMicro(), string(appendToken(nil, s.instance, op.Token))
 	next := *before
@@ -221,7 +221,8 @@ func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		if before.owner == token && op.Mode == cache.Exclusive {
-			next.ends = now + hour // said again: the server renews it, past the queue, even if it had ended
+			// a repeated request: the server renews the lease in spite of the queue, even if it had ended.
+			next.ends = now + hour
 			break
 		}
 		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour,
@@ -249,8 +250,8 @@ func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
 	return &next
 }
 
-// differs says in which way two rows are not the same lock at now. Leases and places of either may
-// end a minute apart, because the two were made at different times.
+// differs describes the difference between two rows at now, or returns "". Leases and places of
+// either may end a minute apart, because the two were made at different times.
 func differs(want, have *row, now int64) string {
 	w, h := want.live(now), have.live(now)
 	near := func(a, b int64) bool { return a-b < 60e6 && b-a < 60e6 }

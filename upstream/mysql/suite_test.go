@@ -55,19 +55,19 @@ func reach(t testing.TB, srv *testserver.MariaDB, prefix string,
 	return s
 }
 
-// quickly is for servers whose crashes are not what a test is about.
+// quickly is for servers whose crashes a test does not examine.
 const quickly = "--innodb-flush-log-at-trx-commit=0"
 
 func TestConformance(t *testing.T) { conform(t) }
 
-// TestConformanceWithoutReturning does what MySQL is asked for.
+// TestConformanceWithoutReturning uses the statements for MySQL.
 func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutReturning) }
 
 func conform(t *testing.T, set ...func(*mysql.Config)) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly, "--max-connections=300")
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, set...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
-		// What purging takes away a day later is nothing that stays.
+		// Rows that the purge deletes a day later do not count.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		like := "name LIKE '" + strings.ReplaceAll(prefix, "_", `\_`) + "%' AND"
 		rows, err := srv.Admin().QueryContext(t.Context(),

@@ -27,7 +27,7 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 
 	refused(t, url("safe", ""), "Access denied")       // not encrypted
 	refused(t, url("sure", trust), "Access denied")    // without our certificate
-	refused(t, url("safe", "tls=true"), "certificate") // signed by nobody we know
+	refused(t, url("safe", "tls=true"), "certificate") // signed by an unknown authority
 	refused(t, url("safe", trust+"&server_name=elsewhere"), "elsewhere")
 	for query, says := range map[string]string{
 		"tls=true&ca=" + file("none"):                                  "none",

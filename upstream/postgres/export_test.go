@@ -28,8 +28,9 @@ func (s *Store) LoseSettings(ctx context.Context) error {
 	return s.aside(ctx, func(c *conn) error { return c.pg.Exec(ctx, "RESET ALL").Close() })
 }
 
-// ReadInBackground has a goroutine read on each idle connection, as pgconn does after a slow write.
-// The returned function waits for the goroutines. The connections have to be closed before.
+// ReadInBackground starts a goroutine that reads on each idle connection, as pgconn does after a
+// slow write. The returned function waits for the goroutines. The connections have to be closed
+// before.
 func (s *Store) ReadInBackground() (wait func()) {
 	var wg sync.WaitGroup
 	s.pool.mu.Lock()

@@ -89,7 +89,7 @@ func (p *peer) want(r cache.Result, st cache.Status) {
 	storetest.Want(p.T, r, st)
 }
 
-// take is a try that has to succeed.
+// take is a try that must succeed.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -111,7 +111,7 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   upstream.Op
-		done string // what to wait for at the server
+		done string // the state of the server to wait for
 	}{
 		{"an acquire that happens", upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long},
 			"SELECT 1 FROM locksidecar WHERE name='a' AND ends>0"},
@@ -167,15 +167,15 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 	}
 }
 
-// The name leads to another server now, and the old one is cut off: its connections say nothing.
-// They must not be tried one after the other.
+// The name leads to another server now. The old server is cut off, so its connections give no
+// answer. They must not be tried one after the other.
 func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	px, p := behind(t, srv, "timeout=3s")
 	srv.Exec("BEGIN")
 	srv.Exec("LOCK TABLE locksidecar IN EXCLUSIVE MODE")
 	var wg sync.WaitGroup
-	for i := range 4 { // so each has a connection
+	for i := range 4 { // so that each has a connection
 		wg.Go(func() { p.do(cache.OpPeek, 0, "a", 0); p.do(cache.OpTry, 0, fmt.Sprint(i), uint64(i+1)) })
 	}
 	eventually(t, "there are four connections and the listener's", func() bool {
@@ -395,8 +395,8 @@ func TestDamagedFenceCounterConcernsOnlyItsLock(t *testing.T) {
 	p.want(p.do(cache.OpRelease, 0, "held", held), cache.Done)
 }
 
-// A commit that does not wait for its standbys is not confirmed: the server says so in a warning
-// only.
+// A commit that does not wait for its standbys is not confirmed. The server reports this only by a
+// warning.
 func TestCommitWithoutItsSynchronousStandbyIsUnknown(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly)
@@ -404,7 +404,8 @@ func TestCommitWithoutItsSynchronousStandbyIsUnknown(t *testing.T) {
 	p.take("a", cache.Exclusive)
 	srv.Exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
 	srv.Exec("SELECT pg_reload_conf()")
-	time.Sleep(100 * time.Millisecond) // until all processes have read it; too early is granted below
+	// until all processes have read it; a batch that is too early is granted below.
+	time.Sleep(100 * time.Millisecond)
 	var res []cache.Result
 	var wg sync.WaitGroup
 	wg.Go(func() { res, _ = p.apply(upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long}) })
@@ -460,7 +461,8 @@ func TestWithdrawalWaitsForAnAcquireThatIsBeingCommitted(t *testing.T) {
 	p.take("a", cache.Exclusive)
 	srv.Exec("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
 	srv.Exec("SELECT pg_reload_conf()")
-	time.Sleep(100 * time.Millisecond) // until all processes have read it; too early is granted below
+	// until all processes have read it; a batch that is too early is granted below.
+	time.Sleep(100 * time.Millisecond)
 	token := p.token()
 	var res []cache.Result
 	var wg sync.WaitGroup
@@ -528,8 +530,7 @@ func TestManyBatchesOverTheSameKeysDoNotDeadlock(t *testing.T) {
 	}
 }
 
-// What a trigger keeps from being written is not granted, whether it does so at once or at the
-// commit.
+// If a trigger prevents a write, at once or at the commit, the op is not granted.
 func TestTriggerOfOthersRefusesOps(t *testing.T) {
 	srv := testserver.StartPostgres(t, quickly)
 	p := newPeer(t, srv.URL())
@@ -558,8 +559,8 @@ func TestTriggerOfOthersRefusesOps(t *testing.T) {
 	p.take("new", cache.Exclusive)
 }
 
-// With a pooler that pools transactions, a batch can come to a connection of the server that does
-// not have the settings, which include that commits wait for the disk.
+// With a pooler that pools transactions, a batch can reach a connection of the server without the
+// session's settings. One of them makes commits wait for the disk.
 func TestABatchIsRefusedWithoutTheSettingsOfItsSession(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgres(t, quickly)

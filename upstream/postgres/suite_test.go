@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// quickly is for servers whose crashes are not what a test is about.
+// quickly is for servers whose crashes a test does not examine.
 const quickly = "fsync=off"
 
 // reach opens a store for the suite, which closes it.
@@ -43,7 +43,7 @@ func TestConformance(t *testing.T) {
 		storetest.Options{
 			Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart},
 			Residue: func(t testing.TB, prefix string) (left []string) {
-				// What the purge deletes a day later does not stay.
+				// Rows that the purge deletes a day later do not count.
 				for _, row := range srv.Query(fmt.Sprintf("SELECT name FROM locksidecar WHERE starts_with(name, '%[2]s') AND "+
 					"(ends > %[1]s OR fence > %[1]s + 1000000) UNION ALL SELECT id FROM locksidecar_daemons WHERE entry = ''", now, prefix)) {
 					left = append(left, row[0])
@@ -52,7 +52,7 @@ func TestConformance(t *testing.T) {
 			}})
 }
 
-// TestConformanceWithAFakeClock is storetest.Clock.
+// TestClockOfTheServerJumps runs storetest.Clock.
 func TestClockOfTheServerJumps(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartPostgresWithClock(t, quickly)

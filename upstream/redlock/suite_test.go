@@ -30,7 +30,7 @@ func start(t testing.TB, n int, args ...string) cluster {
 	return c
 }
 
-// all returns a Server that stands for all servers at once.
+// all returns a Server whose faults affect all servers at once.
 func (c cluster) all() *storetest.Server {
 	each := func(do func(*testserver.Redis)) func() {
 		return func() {

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// BenchmarkPairs is acquire and release of free locks, in batches, beside the
-// client library's own lock. go test -run '^$' -bench Pairs ./upstream/zookeeper
+// BenchmarkPairs measures acquires and releases of free locks in batches, and the client library's
+// own lock. go test -run '^$' -bench Pairs ./upstream/zookeeper
 func BenchmarkPairs(b *testing.B) {
 	srv := testserver.StartZooKeeper(b)
 	for _, size := range []int{1, 64, 256} {
@@ -62,8 +62,8 @@ func BenchmarkPairs(b *testing.B) {
 	}
 }
 
-// BenchmarkPermits is acquire and release of permits of one semaphore, beside
-// permits that others hold. go test -run '^$' -bench Permits ./upstream/zookeeper
+// BenchmarkPermits measures acquires and releases of permits of one semaphore of which other hosts
+// hold permits. go test -run '^$' -bench Permits ./upstream/zookeeper
 func BenchmarkPermits(b *testing.B) {
 	srv := testserver.StartZooKeeper(b)
 	for _, c := range []struct{ size, held int }{{1, 0}, {1, 1000}, {1, 9000}, {64, 0},

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// The rules of doc.go, "The session's deadline", on a clock of the test's own.
+// This test checks the rules of doc.go, "The session's deadline", with the test's own clock.
 func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 	var now int64
 	const ms = int64(time.Millisecond)

@@ -18,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// The tests here are the table of doc.go.
+// These tests check the table in doc.go.
 
 func proxied(t testing.TB, srv *testserver.ZooKeeper) (*faultproxy.Proxy, string) {
 	t.Helper()
@@ -89,7 +89,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 		return p.try("b", p.token()).Status == cache.Refused
 	})
 	srv.Resume()
-	// It may have happened: a withdrawal is done once that is known.
+	// The request may have been carried out. A withdrawal is Done once that is known.
 	p.eventually("the unresolved request is withdrawn", func() bool {
 		return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done
 	})
@@ -100,15 +100,16 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	p.take("a", cache.Exclusive)
 }
 
-// used makes the node of a lock, without which an acquire asks for that first: one
-// that is not answered then is refused.
+// used makes the node of a lock. Without it, an acquire makes the node first, and would be Refused
+// if that is not answered.
 func (p *peer) used(key string) {
 	p.Helper()
 	tok, _ := p.take(key, cache.Exclusive)
 	p.released(key, tok)
 }
 
-// released repeats a release until it is answered. One that was not answered may have happened.
+// released repeats a release until it is answered. A release without an answer may have been
+// carried out.
 func (p *peer) released(key string, token uint64) {
 	p.Helper()
 	p.eventually("it is released", func() bool {
@@ -117,8 +118,7 @@ func (p *peer) released(key string, token uint64) {
 	})
 }
 
-// lostAnswer makes one op's answer get lost: it happens at the server, or with
-// happens false does not.
+// lostAnswer loses the answer of one op, which the server carries out if happens is true.
 func lostAnswer(t *testing.T, p *peer, proxy *faultproxy.Proxy, happens bool,
 	op func() cache.Result) {
 	t.Helper()
@@ -132,7 +132,7 @@ func lostAnswer(t *testing.T, p *peer, proxy *faultproxy.Proxy, happens bool,
 		r := op()
 		proxy.BlackHole(dir, false)
 		proxy.Cut()
-		if r.Status == cache.Refused { // a sign of life was overdue already: nothing was sent
+		if r.Status == cache.Refused { // an answer was overdue already, so nothing was sent
 			return false
 		}
 		p.want(r, cache.Unknown)
@@ -150,7 +150,7 @@ func TestAnswersThatNeverCome(t *testing.T) {
 	for _, happens := range []bool{true, false} {
 		tok := p.token()
 		lostAnswer(t, p, proxy, happens, func() cache.Result { return p.try("a", tok) })
-		r := p.soon(cache.OpTry, "a", tok) // the same token takes it, whichever it was
+		r := p.soon(cache.OpTry, "a", tok) // the same token gets it in both cases
 		other.want(other.try("a", other.token()), cache.Busy)
 		lostAnswer(t, p, proxy, happens, func() cache.Result { return p.release("a", tok) })
 		p.released("a", tok)
@@ -229,8 +229,8 @@ func TestExpiredSessionIsLostAndItsGrantsWithIt(t *testing.T) {
 
 func TestSessionOverOnlyHereIsEndedAtTheServerToo(t *testing.T) {
 	t.Parallel()
-	// Our deadline passes while the server still has the session: what hung on it
-	// goes when the server is there again, not when the session expires.
+	// Our deadline passes while the server still has the session. Its nodes are deleted when the
+	// server is reachable again, not when the session expires.
 	srv := testserver.StartZooKeeper(t, "maxSessionTimeout=600000")
 	proxy, url := proxied(t, srv)
 	var ahead atomic.Int64
@@ -242,7 +242,7 @@ func TestSessionOverOnlyHereIsEndedAtTheServerToo(t *testing.T) {
 	tok, _ := p.take("a", cache.Exclusive)
 	no := p.want(p.answered(func() cache.Result { return p.renew("a", tok) }), cache.Done).SessionNo
 	other := newPeer(t, srv.URL())
-	ahead.Store(int64(400 * time.Second)) // as if the machine had slept
+	ahead.Store(int64(400 * time.Second)) // as if the machine had been suspended
 	proxy.Cut()
 	p.lost(no)
 	other.soon(cache.OpTry, "a", other.token())
@@ -307,7 +307,7 @@ func TestMemberLostKeepsTheSession(t *testing.T) {
 	}
 	alive()
 
-	// A server that hangs is left for another.
+	// The store leaves a server that hangs for another.
 	for _, z := range all {
 		if connected(z, p) {
 			z.Pause()
@@ -336,7 +336,7 @@ func TestMemberLostKeepsTheSession(t *testing.T) {
 	}
 }
 
-// connected says whether p's session is at z: its own node says which it is.
+// connected reports whether p's session is connected to z. It finds the session by its own node.
 func connected(z *testserver.ZooKeeper, p *peer) bool {
 	locks, _, err := p.List(p.Context(), "", "", 10)
 	if err != nil || len(locks) != 1 {
@@ -367,7 +367,7 @@ func TestDeletedNodeIsLostAtOnce(t *testing.T) {
 		}
 		p.want(p.release(key, tok), cache.NotHeld)
 	}
-	// All of a lock, and a place in its queue.
+	// All nodes of a lock are deleted, and a place in its queue.
 	tok, _ := p.take("b", cache.Exclusive)
 	q := other.token()
 	other.want(other.join("b", q), cache.Queued)
@@ -389,7 +389,7 @@ func del(t testing.TB, c *zk.Conn, path string, n int) {
 	}
 }
 
-// nth is a child of path by its number.
+// nth returns the nth child of path by number.
 func nth(t testing.TB, c *zk.Conn, path string, n int) string {
 	t.Helper()
 	names, _, err := c.Children(path)

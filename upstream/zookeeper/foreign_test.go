@@ -32,9 +32,8 @@ type curator struct {
 	waits map[string]chan string // guarded by mu
 }
 
-// buildCurator builds testdata/curator with Maven, from its local repository when
-// that has everything, and returns the program. What was built stays in the user's
-// cache for as long as its sources do not change.
+// buildCurator builds testdata/curator with Maven, from its local repository if that is complete,
+// and returns the program. The program stays in the user's cache until its sources change.
 var buildCurator = sync.OnceValues(func() (jar string, err error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -64,7 +63,7 @@ var buildCurator = sync.OnceValues(func() (jar string, err error) {
 	if err := runMaven(out); err != nil {
 		return "", err
 	}
-	// another may have been quicker
+	// Another process may have been faster.
 	if err := os.Rename(out, dir); err != nil && !errors.Is(err, fs.ErrExist) {
 		return "", err
 	}
@@ -127,7 +126,7 @@ func startCurator(t testing.TB, srv *testserver.ZooKeeper, session time.Duration
 	return c
 }
 
-// ask asks for something; the answer comes on the channel.
+// ask sends a command. The answer comes on the channel.
 func (c *curator) ask(what string) chan string {
 	c.Helper()
 	c.mu.Lock()
@@ -186,7 +185,7 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 		t.Error("the reader's waiting is not noticed")
 	}
 
-	// Ours first: Curator gives up, or waits until we release, readers included.
+	// We have the lock first, as a writer or a reader. Curator gives up, or waits until we release.
 	cur.want(cur.ask("try /locks/a 50"), "no")
 	waits := cur.ask("lock /locks/a")
 	p.eventually("Curator waits", func() bool { return len(children(t, srv, "/locks/a")) == 3 })
@@ -326,7 +325,7 @@ func TestForeignNodesOfAllKinds(t *testing.T) {
 		}
 		return path
 	}
-	// What has no number at its end holds nothing, as for Curator.
+	// A node without a number at its end holds nothing, as for Curator.
 	make1("/locks/a", "somebody's", 0)
 	make1("/locks/a/config", "", 0)
 	make1("/locks/a/lock-", "", 0)

@@ -33,7 +33,7 @@ func config(t testing.TB, url string) zookeeper.Config {
 	return cfg
 }
 
-// newPeer opens a store and closes it with the test. Unless url says otherwise, its session and
+// newPeer opens a store and closes it with the test. Unless url has parameters, its session and
 // timeout are longer than a busy machine stalls.
 func newPeer(t testing.TB, url string) *peer {
 	t.Helper()
@@ -46,7 +46,7 @@ func newPeer(t testing.TB, url string) *peer {
 	}))
 }
 
-// lazyPeer does not wait for its server.
+// lazyPeer returns a peer that does not wait for its server.
 func lazyPeer(t testing.TB, url string) *peer {
 	t.Helper()
 	s, err := zookeeper.OpenLazy(config(t, url))
@@ -98,7 +98,7 @@ func (p *peer) want(r cache.Result, st cache.Status) cache.Result {
 	return r
 }
 
-// take is a try that has to succeed once the server has answered it.
+// take is a try that must succeed once the server has answered it.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
@@ -164,7 +164,7 @@ func (p *peer) hinted(kind cache.HintKind, key string) {
 	}
 }
 
-// says checks that err names all of these, and no secret.
+// says checks that err contains all of parts, and no secret.
 func says(t testing.TB, err error, parts ...string) {
 	t.Helper()
 	if err == nil {

@@ -141,7 +141,7 @@ func TestSweepRemovesWhatNobodyKnows(t *testing.T) {
 		}
 		return len(names)
 	}
-	// a busy server drops what a cut connection sent
+	// A busy server may drop the requests of a cut connection.
 	p.eventually("an acquire happens whose answer is lost", func() bool {
 		lostAnswer(t, p, proxy, true, func() cache.Result { return p.try("asked", p.token()) })
 		p.eventually("it is back", func() bool { return p.Ping(t.Context()) == nil })
@@ -213,7 +213,7 @@ func TestNothingStaysAtTheServer(t *testing.T) {
 	tok, _ := p.take("a", cache.Exclusive)
 	p.want(p.release("a", tok), cache.Done)
 	p.eventually("the lock's node is gone", func() bool { return len(residue(t, srv, "/l")) == 0 })
-	p.take("a", cache.Exclusive) // the node that is believed to be there is made again
+	p.take("a", cache.Exclusive) // the node is assumed to exist, and is made again
 	q, err := zookeeper.Open(t.Context(), config(t, srv.URL()+"/m"))
 	if err != nil {
 		t.Fatal(err)

@@ -95,8 +95,8 @@ func TestOrderOutlivesTheNumbers(t *testing.T) {
 	}
 }
 
-// queueOf makes a queue of ours from letters: x exclusive, s shared, f foreign,
-// t and u tries, exclusive and shared.
+// queueOf makes a queue from letters. x and s are our exclusive and shared nodes, t and u are
+// exclusive and shared tries, and f is a foreign node.
 func queueOf(letters string) (q []node) {
 	for i, c := range letters {
 		q = append(q, node{seq: int32(i), ours: c != 'f', sid: int64(i), shared: c == 's' || c == 'u',

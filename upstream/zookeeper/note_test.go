@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The note is no lock: lists do not have it.
+// The note is no lock, so lists do not have it.
 func TestNote(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)

@@ -20,11 +20,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// noServerRemoval is a server option: the server itself removes no empty containers during the
+// noServerRemoval is a server option. With it, the server removes no empty containers during the
 // test.
 const noServerRemoval = "-Dznode.container.checkIntervalMs=3600000"
 
-// idlePeer opens a store with opt, usually WithIdle.
+// idlePeer opens a store with the changes of set, usually WithIdle.
 func idlePeer(t testing.TB, url string, set ...func(*zookeeper.Config)) *peer {
 	t.Helper()
 	s, err := zookeeper.Open(t.Context(), storetest.With(config(t, url), set))
@@ -192,7 +192,7 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 		p.eventually("the parent is removed", func() bool {
 			left := children(t, srv, "/locks")
 			data, _, _ := srv.Admin().Get("/locks/a")
-			// Curator has made it: the server removes it
+			// Curator has made the parent, so the server removes it.
 			if len(left) == 2 && string(data) != "locksidecar" {
 				_ = srv.Admin().Delete("/locks/a", -1)
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The table of doc.go for permits.
+// These tests check the table in doc.go for permits.
 
 func TestAnswersAboutPermitsThatNeverCome(t *testing.T) {
 	t.Parallel()
@@ -17,9 +17,9 @@ func TestAnswersAboutPermitsThatNeverCome(t *testing.T) {
 	proxy, url := proxied(t, srv)
 	p, o := newPeer(t, url+"?session=40s&timeout=2s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	mine, other := sem{p, "a", 3}, sem{o, "a", 3}
-	keep, _ := mine.take(1) // another permit of the same host, which nothing here touches
+	keep, _ := mine.take(1) // another permit of the same host, which must not be affected
 	for _, happens := range []bool{true, false} {
-		// Two at once; the same tokens take them, whichever it was.
+		// Two permits are requested at once. The same tokens get them in both cases.
 		var a, b uint64
 		lostAnswer(t, p, proxy, happens, func() cache.Result {
 			a, b = p.token(), p.token()
@@ -76,7 +76,7 @@ func TestOrphansOfPermitsComeBack(t *testing.T) {
 	mine, other := sem{p, "a", 3}, sem{o, "a", 3}
 	keep, _ := mine.take(1)
 	kept := func(_ string, token uint64) bool { return token == keep[0] }
-	// a busy server drops what a cut connection sent
+	// A busy server may drop the requests of a cut connection.
 	p.eventually("acquires happen whose answers are lost", func() bool {
 		lostAnswer(t, p, proxy, true, func() cache.Result {
 			res, _ := p.apply(mine.op(cache.OpTry, p.token()), mine.op(cache.OpTry, p.token()))
@@ -157,7 +157,7 @@ func TestPermitsOfALostSessionComeBack(t *testing.T) {
 		p.want(mine.answered(cache.OpRenew, tok), cache.NotHeld)
 		p.want(mine.answered(cache.OpRelease, tok), cache.NotHeld)
 	}
-	r := p.want(mine.answered(cache.OpJoin, own), cache.Granted) // there is one free
+	r := p.want(mine.answered(cache.OpJoin, own), cache.Granted) // one permit is free
 	if r.SessionNo <= first.SessionNo {
 		t.Errorf("session %d after %d", r.SessionNo, first.SessionNo)
 	}
@@ -201,7 +201,7 @@ func TestADeletedPermitIsLostAlone(t *testing.T) {
 	o.want(other.do(cache.OpJoin, q), cache.Granted)
 	p.want(mine.do(cache.OpRelease, held[0]), cache.NotHeld)
 
-	// A place in the queue is made anew, at the end.
+	// A deleted place is made again, at the end of the queue.
 	a, b := mine.queue(), other.queue()
 	del(t, srv.Admin(), mine.path(), 2)
 	mine.told(cache.HintAvailable, a)

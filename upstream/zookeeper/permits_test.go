@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// sem is a semaphore and one who uses it.
+// sem is a semaphore and one host that uses it.
 type sem struct {
 	*peer
 	key   string
@@ -60,7 +60,7 @@ func (s sem) take(n int) (tokens []uint64, bases []uint64) {
 	return tokens, bases
 }
 
-// queue joins and has to wait.
+// queue joins, and must have to wait.
 func (s sem) queue() uint64 {
 	s.Helper()
 	token := s.token()
@@ -68,7 +68,7 @@ func (s sem) queue() uint64 {
 	return token
 }
 
-// path is the semaphore's node, below a store's chroot.
+// path returns the path of the semaphore's node below the chroot.
 func (s sem) path() string { return "/.locksidecar/permits/" + s.key }
 
 // told waits for a hint about a permit.
@@ -93,7 +93,7 @@ func TestEachPermitOfABatchHasItsOwnBase(t *testing.T) {
 	p := newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	s, other := sem{p, "k", 200}, sem{p, "l", 200}
 	lock, lockBase := p.take("k", cache.Exclusive)
-	for range 2 { // the second time the semaphore's node is there
+	for range 2 { // the second time the semaphore's node exists
 		tokens, bases := s.take(100)
 		var ops []upstream.Op
 		for range 40 { // of two semaphores, with something to release and a lock
@@ -141,7 +141,7 @@ func TestTheListGoesOnFromLocksToPermits(t *testing.T) {
 	o.take("b", cache.Shared)
 	mine, other := sem{p, "a", 3}, sem{o, "a", 3}
 	_, bases := mine.take(2)
-	slices.Sort(bases) // the order within a batch is nobody's promise
+	slices.Sort(bases) // the order within a batch is not promised
 	_, more := other.take(1)
 	other.queue()
 	mine.queue()
@@ -181,7 +181,7 @@ func TestTheListGoesOnFromLocksToPermits(t *testing.T) {
 
 func TestPermitsThatCannotBe(t *testing.T) {
 	t.Parallel()
-	// nor does the server remove the empty semaphore
+	// The server does not remove the empty semaphore.
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	p := newPeer(t, srv.URL())
 	none, one := sem{p, "k", 0}, sem{p, "k", 1}
@@ -189,9 +189,9 @@ func TestPermitsThatCannotBe(t *testing.T) {
 	says(t, p.want(none.do(cache.OpJoin, p.token()), cache.Refused).Err, "at least one permit")
 	tokens, _ := one.take(1)
 	says(t, p.want(one.do(cache.OpDowngrade, tokens[0]), cache.Refused).Err, "cannot be downgraded")
-	p.want(none.do(cache.OpRelease, tokens[0]), cache.Done) // that needs no limit
+	p.want(none.do(cache.OpRelease, tokens[0]), cache.Done) // a release needs no limit
 
-	// What is not ours there holds nothing.
+	// Foreign nodes there hold nothing.
 	c := srv.Admin()
 	for _, name := range []string{"config", "lock-0000000000", "p-x"} {
 		if _, err := c.Create(one.path()+"/"+name, nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
@@ -201,8 +201,7 @@ func TestPermitsThatCannotBe(t *testing.T) {
 	one.take(1)
 }
 
-// Each release wakes the next and nobody else, in whatever way the places are divided
-// among hosts.
+// Each release wakes the next waiter and no other, however the places are distributed over hosts.
 func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
@@ -229,7 +228,7 @@ func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 			}
 		}
 	}
-	others(hosts[1], cache.HintAvailable) // the next is told of those who came behind it
+	others(hosts[1], cache.HintAvailable) // the next waiter gets a hint about the waiters behind it
 	releaser := make(map[uint64]sem)
 	for _, tok := range held {
 		releaser[tok] = hosts[0]
@@ -252,7 +251,7 @@ func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 	}
 }
 
-// watches is how many there are at the server.
+// watches returns the number of watches at the server.
 func watches(t testing.TB, srv *testserver.ZooKeeper) (n int) {
 	t.Helper()
 	said := srv.Say("wchs")
@@ -270,9 +269,9 @@ func TestTheLimitIsWhatIsSaidLast(t *testing.T) {
 	two, three, one := sem{p, "a", 2}, sem{o, "a", 3}, sem{o, "a", 1}
 	held, _ := two.take(2)
 	q := two.queue()
-	o.want(three.do(cache.OpTry, o.token()), cache.Busy) // it does not pass the one that waits
+	o.want(three.do(cache.OpTry, o.token()), cache.Busy) // it does not pass the waiter
 	p.want(sem{p, "a", 3}.do(cache.OpJoin, q), cache.Granted)
-	for _, tok := range append(held, q) { // the limit is less, and nobody loses anything
+	for _, tok := range append(held, q) { // the limit is lower, but no holder loses its permit
 		p.want(sem{p, "a", 1}.do(cache.OpTry, tok), cache.Granted)
 	}
 	w := one.queue()
@@ -285,7 +284,7 @@ func TestTheLimitIsWhatIsSaidLast(t *testing.T) {
 	o.want(one.do(cache.OpJoin, w), cache.Granted)
 }
 
-// Batches of one host with the same semaphore are under way together, renewals too.
+// Several batches of one host with the same semaphore are in flight together, with renewals.
 func TestBatchesOfOneSemaphoreTogether(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
@@ -335,7 +334,7 @@ func TestBatchesOfOneSemaphoreTogether(t *testing.T) {
 			mu.Unlock()
 		}
 		mu.Lock()
-		inside -= len(held) // others get these while the rest still work
+		inside -= len(held) // others get these while the rest are still in use
 		mu.Unlock()
 		for _, tok := range tokens {
 			s.do(cache.OpWithdraw, tok)

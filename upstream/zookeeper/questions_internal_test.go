@@ -44,7 +44,7 @@ func asking(t *testing.T, srv *testserver.ZooKeeper, n int) (ss []*Store) {
 	return ss
 }
 
-// askOf asks the daemon of s once, and says whether it has answered.
+// askOf asks the daemon of s once, and reports whether it has answered.
 func askOf(t *testing.T, by, s *Store) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.AnswerTime)
@@ -63,8 +63,8 @@ func soonAnswered(t *testing.T, by, s *Store) bool {
 	return false
 }
 
-// A server that stands still for a moment creates the node of a question after its daemon has given
-// it up.
+// A server that is stopped for a moment creates the node of a question after its daemon has given
+// up.
 func TestAQuestionThatIsGivenUpStandsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
@@ -108,8 +108,8 @@ func TestAnOverdueAnswerDoesNotEndTheWatchForQuestions(t *testing.T) {
 	}
 }
 
-// The daemons of a semaphore's first permits are silent. The one of the last permit is asked all
-// the same.
+// The daemons of a semaphore's first permits are silent. The daemon of the last permit is still
+// asked.
 func TestSilentDaemonsDoNotTakeTheTimeOfOthers(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)

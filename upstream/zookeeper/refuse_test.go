@@ -27,7 +27,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// refused opens a store that cannot be opened.
+// refused opens a store, which must fail with an error that contains parts.
 func refused(t *testing.T, url string, parts ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
@@ -76,7 +76,7 @@ func TestWhatIsNotZooKeeper(t *testing.T) {
 	refused(t, "zookeeper://no-such-host.invalid", "no-such-host.invalid")
 	redis := testserver.StartRedis(t)
 	refused(t, "zookeeper://"+redis.Addr(), redis.Addr())
-	// A greeting, and then nonsense.
+	// The server sends a connect response and then malformed frames.
 	hello := make([]byte, 4+37)
 	hello[3], hello[4+4+2], hello[4+8+7], hello[4+16+3] = 37, 0x20, 9, 16
 	for _, nonsense := range []string{"\x00\x00\x00\x03abc", "\xff\xff\xff\xff", "\x00\x00\x00\x00"} {
@@ -118,7 +118,7 @@ func TestPasswords(t *testing.T) {
 		"zookeeper://" + addr + "/ann/locks"} {
 		refused(t, url, addr, "password", "/ann/locks")
 	}
-	// Below a path that is open, a key that is not is refused alone.
+	// Below an accessible path, only the key without access is refused.
 	open := newPeer(t, "zookeeper://"+addr)
 	res, err := open.apply(upstream.Op{Kind: cache.OpTry, Key: "ann", Token: open.token(), TTL: long},
 		upstream.Op{Kind: cache.OpTry, Key: "b", Token: open.token(), TTL: long},
@@ -129,7 +129,7 @@ func TestPasswords(t *testing.T) {
 	if errors.Is(err, upstream.ErrDown) {
 		t.Errorf("the store is not down: %v", err)
 	}
-	// A password that is changed at the store lets open sessions be.
+	// A change of the password does not affect open sessions.
 	p.want(p.renew("a", tok), cache.Done)
 	p.want(p.release("a", tok), cache.Done)
 }
@@ -143,7 +143,7 @@ func TestChrootIsMade(t *testing.T) {
 		t.Errorf("below the lock there is %v", got)
 	}
 	p.want(p.release("a", tok), cache.Done)
-	// A part of it that is ephemeral can have no children.
+	// An ephemeral node of the path can have no children.
 	if _, err := srv.Admin().Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +186,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	conf := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
-	// TLS ends before the server here: what it is made with there needs Netty.
+	// A proxy terminates TLS here, because the server would need Netty for it.
 	addr := listener(t, func(c net.Conn) {
 		s := tls.Server(c, conf)
 		up, err := net.Dial("tcp", srv.Addr())

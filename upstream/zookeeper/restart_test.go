@@ -146,11 +146,11 @@ func TestABaseIsAboveTheFloor(t *testing.T) {
 			p.want(res[0], cache.Refused)
 			says(t, res[0].Err, srv.Addr(), "fence_epoch")
 			peek, _ := p.apply(upstream.Op{Kind: cache.OpPeek, Mode: mode, Key: op.Key})
-			p.want(peek[0], cache.Done) // nothing is left behind
+			p.want(peek[0], cache.Done) // no node remains
 			op.Floor, op.Token = base, p.token()
 			res, _ = p.apply(op)
 			base = p.want(res[0], cache.Granted).Base
-			op.Floor = base + 1000 // what is held keeps its fence
+			op.Floor = base + 1000 // a held lease keeps its fence
 			res, _ = p.apply(op)
 			if r := p.want(res[0], cache.Granted); r.Base != base {
 				t.Errorf("base %d after %d", r.Base, base)
@@ -165,7 +165,7 @@ func TestIdleStoreGetsASessionAfterALongOutage(t *testing.T) {
 	p := newPeer(t, srv.URL()+"?session=4s&timeout=2s")
 	base := p.seen(1)
 	srv.Kill()
-	p.lost(1) // it has no nodes: the store gives it up once it must have expired
+	p.lost(1) // the session has no nodes, so the store gives it up once it must have expired
 	srv.Start()
 	var token uint64
 	p.eventually("there is a new session", func() bool { return p.Ping(t.Context()) == nil })

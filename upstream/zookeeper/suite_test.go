@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// start is where the tests' boot clock begins: their machine is not suspended.
+// start is the beginning of the tests' boot clock. Their machine is not suspended.
 var start = time.Now().Add(-time.Hour)
 
 func clock() int64 { return int64(time.Since(start)) }
@@ -42,8 +42,8 @@ func TestConformance(t *testing.T) {
 			}})
 }
 
-// residue is what is below chroot: the server takes the locks' nodes away after
-// a while, and our own after the last session.
+// residue returns the nodes below chroot. The server removes the nodes of locks after a while, and
+// our own nodes after the last session.
 func residue(t testing.TB, srv *testserver.ZooKeeper, chroot string) []string {
 	t.Helper()
 	var left []string

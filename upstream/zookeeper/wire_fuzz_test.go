@@ -6,12 +6,12 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// FuzzFrames: whatever a server sends, in whatever pieces, its frames are followed to their ends,
-// and no more is kept of them than the first one's few bytes.
+// FuzzFrames sends any bytes in any pieces. The wire must follow each frame to its end, and keep
+// only a few bytes of the first frame.
 func FuzzFrames(f *testing.F) {
 	hello := append([]byte{0, 0, 0, 37}, make([]byte, 37)...)
 	f.Add(hello, uint8(1))
-	// a session of less than no time
+	// This session has a negative timeout.
 	f.Add(append([]byte{0, 0, 0, 37, 0, 0, 0, 0, 0xff}, make([]byte, 32)...), uint8(9))
 	f.Add(append(hello, 0, 0, 0, 20, 1, 2, 3), uint8(3))
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), uint8(7))
