@@ -144,7 +144,9 @@ func (s *storm) judgeLogs() (errors int) {
 		if seen[p.log] {
 			continue
 		}
-		st := s.sites[slices.IndexFunc(s.sites, func(st *site) bool { return st.dir == filepath.Dir(p.log) })]
+		st := s.sites[slices.IndexFunc(s.sites, func(st *site) bool {
+			return st.dir == filepath.Dir(p.log)
+		})]
 		seen[p.log] = true
 		b, err := os.ReadFile(p.log)
 		if err != nil {
@@ -157,29 +159,35 @@ func (s *storm) judgeLogs() (errors int) {
 		in.Buffer(nil, 1<<20)
 		for in.Scan() {
 			line := in.Bytes()
-			var l logLine
-			if json.Unmarshal(line, &l) != nil {
-				if !plain.Match(line) {
-					fail(p, "a line that is no JSON", line)
-				}
-				continue
-			}
-			if !slices.ContainsFunc(s.rules.messages, func(m string) bool { return strings.HasPrefix(l.Msg, m) }) {
-				fail(p, "a message that the source does not have", line)
-			}
-			if l.Level != "debug" && l.Level != "info" && l.Level != "warn" {
-				errors++
-				if s.explained(st, &l) == "" {
-					fail(p, unexplained, line)
-				}
-			}
-			if l.Event != "" && !s.rules.events[l.Event] {
-				fail(p, "an event that no document has", line)
-			}
-			if slices.Contains(never, l.Event) {
-				fail(p, "an event that is not to be", line)
-			}
+			errors += one(s.judgeLine(st, line, func(what string) { fail(p, what, line) }))
 		}
 	}
 	return errors
+}
+
+// judgeLine checks a line of the log of a site, and reports whether it is of level error.
+func (s *storm) judgeLine(st *site, line []byte, fail func(what string)) (isError bool) {
+	var l logLine
+	if json.Unmarshal(line, &l) != nil {
+		if !plain.Match(line) {
+			fail("a line that is not JSON")
+		}
+		return false
+	}
+	if !slices.ContainsFunc(s.rules.messages, func(m string) bool {
+		return strings.HasPrefix(l.Msg, m)
+	}) {
+		fail("a message that the source does not have")
+	}
+	isError = l.Level != "debug" && l.Level != "info" && l.Level != "warn"
+	if isError && s.explained(st, &l) == "" {
+		fail(unexplained)
+	}
+	if l.Event != "" && !s.rules.events[l.Event] {
+		fail("an event that no document has")
+	}
+	if slices.Contains(never, l.Event) {
+		fail("an event that must not occur")
+	}
+	return isError
 }

@@ -55,23 +55,7 @@ func (st *site) takeOver(what string, successors int, during func([]*process)) b
 // that it serves. If none is left, contest starts another daemon.
 func (st *site) contest(what string, from int64, successors []*process) {
 	all := append([]*process{st.process}, successors...)
-	var alive []*process
-	if !st.s.until(2*patience, func() bool {
-		alive = nil
-		for _, p := range all {
-			if !p.ended() {
-				alive = append(alive, p)
-			}
-		}
-		return len(alive) == 0 || len(alive) == 1 && !(st.told && alive[0] == st.process)
-	}) {
-		st.s.fail("takeover", "%s at daemon %d: %d processes are left: %s", what, st.no, len(alive),
-			tail(alive[len(alive)-1].log))
-		for _, p := range alive {
-			p.end(syscall.SIGKILL)
-		}
-		alive = nil
-	}
+	last := st.lastAlive(what, all)
 	passed := 0
 	for i, p := range all {
 		if p.ended() {
@@ -81,22 +65,16 @@ func (st *site) contest(what string, from int64, successors []*process) {
 			}
 		}
 	}
-	if len(alive) == 0 {
+	if last == nil {
 		st.rest()
 		st.start()
 		return
 	}
-	if alive[0] == all[0] {
+	if last == all[0] {
 		st.s.put(what)
 	}
-	st.process = alive[0]
-	if !st.s.until(patience, func() bool {
-		c, err := st.dial()
-		if err == nil {
-			c.Close()
-		}
-		return err == nil || st.process.ended()
-	}) || st.process.ended() {
+	st.process = last
+	if !st.serves() {
 		// A successor that is killed just after it has taken over leaves no process.
 		if !st.crashedBetween(successors) {
 			st.s.fail("takeover", "%s at daemon %d: nobody serves: %s", what, st.no, tail(st.log()))
@@ -118,6 +96,43 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		st.s.fail("takeover", "%s at daemon %d: %d took over, and %d were taken over", what,
 			st.no, took, passed)
 	}
+}
+
+// lastAlive waits until at most one of all runs, and not the daemon if that was told to end. It
+// returns that process, or nil.
+func (st *site) lastAlive(what string, all []*process) *process {
+	var alive []*process
+	if !st.s.until(2*patience, func() bool {
+		alive = nil
+		for _, p := range all {
+			if !p.ended() {
+				alive = append(alive, p)
+			}
+		}
+		return len(alive) == 0 || len(alive) == 1 && !(st.told && alive[0] == st.process)
+	}) {
+		st.s.fail("takeover", "%s at daemon %d: %d processes are left: %s", what, st.no, len(alive),
+			tail(alive[len(alive)-1].log))
+		for _, p := range alive {
+			p.end(syscall.SIGKILL)
+		}
+		return nil
+	}
+	if len(alive) == 0 {
+		return nil
+	}
+	return alive[0]
+}
+
+// serves reports whether the present process serves, after a wait for that.
+func (st *site) serves() bool {
+	return st.s.until(patience, func() bool {
+		c, err := st.dial()
+		if err == nil {
+			c.Close()
+		}
+		return err == nil || st.process.ended()
+	}) && !st.process.ended()
 }
 
 // crashedBetween reports whether a process was killed. Its log may then lack what it did last.

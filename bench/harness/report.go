@@ -162,7 +162,8 @@ func (r *Report) NoteOthers() {
 		all = append(all, r.Values(row.Scene, row.Name, othersColumn)...)
 	}
 	if s := spread(all); s.Median > busyMachine {
-		r.Note("Other programs used %.0f %% of the machine meanwhile (median of all rows; %.0f–%.0f). Do not quote this run.", s.Median, s.Min, s.Max)
+		r.Note("Other programs used %.0f %% of the machine meanwhile (median of all rows; %.0f–%.0f). "+
+			"Do not quote this run.", s.Median, s.Min, s.Max)
 	}
 }
 
@@ -200,7 +201,8 @@ func (r *Report) Markdown() string {
 		}
 	}
 	if len(r.Checks) > 0 {
-		b.WriteString("\n## What was asked for\n\nMedians and ranges over the rounds; ratios are taken within each round.\n\n")
+		b.WriteString("\n## What was asked for\n\n" +
+			"Medians and ranges over the rounds; ratios are taken within each round.\n\n")
 		b.WriteString("| what | measured | range | asked | goal | |\n|---|---|---|---|---|---|\n")
 		for _, c := range r.Checks {
 			b.WriteString(c.markdown())

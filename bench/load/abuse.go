@@ -2,10 +2,8 @@ package load
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"sync"
@@ -38,56 +36,27 @@ const (
 	nobody     = 65534
 )
 
-type abuseReady struct{ Err string }
-
 // ServeAbuse is a process that carries out an order while the connection is open. If the process
 // belongs to root, it becomes another user first.
 func ServeAbuse(l net.Listener) error {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return err
+	return serveOrders(l, func(o *AbuseOrder) (orderReady, func()) {
+		ctx, stop := context.WithCancel(context.Background())
+		a := &abuser{addr: o.Addr}
+		ready := orderReady{}
+		if err := a.begin(ctx, o.Kind); err != nil {
+			ready.Err = err.Error()
 		}
-		go func() {
-			defer c.Close()
-			var o AbuseOrder
-			if json.NewDecoder(c).Decode(&o) != nil {
-				return // it has only checked that the server listens
-			}
-			ctx, stop := context.WithCancel(context.Background())
-			defer stop()
-			a := &abuser{addr: o.Addr}
-			err := a.begin(ctx, o.Kind)
-			ready := abuseReady{}
-			if err != nil {
-				ready.Err = err.Error()
-			}
-			json.NewEncoder(c).Encode(ready)
-			io.Copy(io.Discard, c)
-			stop()
-			a.end()
-		}()
-	}
+		return ready, func() { stop(); a.end() }
+	})
 }
 
 // OpenAbuse makes the abuser at socket begin. It continues until close is called.
 func OpenAbuse(socket string, o AbuseOrder) (close func() error, err error) {
-	c, err := net.Dial("unix", socket)
+	_, close, err = order(socket, o)
 	if err != nil {
-		return nil, err
-	}
-	var r abuseReady
-	if err = json.NewEncoder(c).Encode(o); err == nil {
-		err = json.NewDecoder(c).Decode(&r)
-	}
-	if err == nil && r.Err != "" {
-		err = errors.New(r.Err)
-	}
-	if err != nil {
-		c.Close()
 		return nil, fmt.Errorf("abuse by %s: %w", o.Kind, err)
 	}
-	return c.Close, nil
+	return close, nil
 }
 
 type abuser struct {

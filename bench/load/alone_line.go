@@ -1,8 +1,6 @@
 package load
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -18,58 +16,27 @@ type lineOrder struct {
 	RoundTrip time.Duration // how much longer a round trip takes than without the line
 }
 
-type lineReady struct {
-	Addr string // "host:port" for clients
-	Err  string
-}
-
 // ServeLine is a process with delaying proxies. Each proxy exists while the connection that ordered
 // it is open.
 func ServeLine(l net.Listener) error {
-	for {
-		c, err := l.Accept()
+	return serveOrders(l, func(o *lineOrder) (orderReady, func()) {
+		p, err := newLine(o)
 		if err != nil {
-			return err
+			return orderReady{Err: err.Error()}, nil
 		}
-		go func() {
-			defer c.Close()
-			var o lineOrder
-			if json.NewDecoder(c).Decode(&o) != nil {
-				return // it has only checked that the server listens
-			}
-			p, err := newLine(&o)
-			if err != nil {
-				json.NewEncoder(c).Encode(lineReady{Err: err.Error()})
-				return
-			}
-			defer p.Close()
-			json.NewEncoder(c).Encode(lineReady{Addr: p.Addr()})
-			io.Copy(io.Discard, c)
-		}()
-	}
+		return orderReady{Addr: p.Addr()}, func() { p.Close() }
+	})
 }
 
 // OpenLine makes the line server at socket open a line to target. The line exists until close is
 // called.
 func OpenLine(socket, target string, roundTrip time.Duration) (addr string,
 	close func() error, err error) {
-	c, err := net.Dial("unix", socket)
+	addr, close, err = order(socket, lineOrder{target, roundTrip})
 	if err != nil {
-		return "", nil, err
-	}
-	var r lineReady
-	err = json.NewEncoder(c).Encode(lineOrder{target, roundTrip})
-	if err == nil {
-		err = json.NewDecoder(c).Decode(&r)
-	}
-	if err == nil && r.Err != "" {
-		err = errors.New(r.Err)
-	}
-	if err != nil {
-		c.Close()
 		return "", nil, fmt.Errorf("open a delayed line to %s: %w", target, err)
 	}
-	return r.Addr, c.Close, nil
+	return addr, close, nil
 }
 
 // newLine starts a proxy. Its delay is shorter by what the proxy and the kernel's timers add, so

@@ -48,13 +48,15 @@ var (
 )
 
 func run() error {
-	out := flag.String("out", "", "directory for results.json, results.md and pictures; bench/results, and bench/results/partial with -only or -short")
+	out := flag.String("out", "", "directory for results.json, results.md and pictures; "+
+		"by default bench/results, or bench/results/partial with -only or -short")
 	only := flag.String("only", "", "scenes to run, separated by commas: "+sceneNames())
 	short := flag.Bool("short", false, "one round of small windows: shows that it works, not how fast")
 	rounds := flag.Int("rounds", 7, "rounds; medians are taken over them")
 	window := flag.Duration("window", 1500*time.Millisecond, "measured time of one row in one round")
 	soak := flag.Duration("soak", 2*time.Hour, "duration of the scene soak")
-	strict := flag.Bool("strict", false, "end with 1 when a target is missed, not only when something is wrong")
+	strict := flag.Bool("strict", false, "exit with 1 if a target is missed, "+
+		"not only if something is wrong")
 	flag.Usage = usage
 	flag.Parse()
 	scenes, err := choose(*only)

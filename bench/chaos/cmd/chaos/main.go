@@ -36,7 +36,8 @@ func run() error {
 	keep := flag.String("keep", filepath.Join(os.TempDir(), "chaos-kept"),
 		"where histories of violations are kept")
 	out := flag.String("out", "", "write matrix.md and matrix.json into this directory")
-	with := flag.String("with", "", "matrix.json of earlier runs, with commas between: what they ran comes last here, and is in the tables, too")
+	with := flag.String("with", "", "matrix.json of earlier runs, separated by commas: "+
+		"their cells are run last here, and are in the tables, too")
 	list := flag.Bool("list", false, "list the cells")
 	flag.Parse()
 

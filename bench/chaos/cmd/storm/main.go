@@ -25,7 +25,8 @@ func main() {
 
 func run() error {
 	minutes := flag.Float64("minutes", 10, "for how long to begin new episodes; one is run at least")
-	seed := flag.Uint64("seed", 0, "the first episode's seed, from which the others count up; 0 chooses one")
+	seed := flag.Uint64("seed", 0, "the first episode's seed, from which the others count up; "+
+		"0 chooses one")
 	once := flag.Bool("once", false, "run one episode alone")
 	first := flag.Bool("stop", false, "end after the first episode with violations")
 	length := flag.Duration("length", time.Minute,
@@ -34,7 +35,8 @@ func run() error {
 	python := flag.String("python", "", "the interpreter for the workers in Python; empty for none")
 	java := flag.String("java", "", "the jar of the workers in Java; empty for none")
 	keep := flag.String("keep", filepath.Join("results", "storm"), "where what was found is kept")
-	out := flag.String("out", "", "add the results to this file, one line of JSON each; the table is of all that are in it")
+	out := flag.String("out", "", "add the results to this file, one line of JSON each; "+
+		"the table has all results in the file")
 	flag.Parse()
 	if *seed == 0 {
 		*seed = rand.Uint64() >> 40
