@@ -22,6 +22,7 @@ type storm struct {
 	t        *testing.T
 	keys     []stormKey
 	stop     chan struct{}
+	halt     func() // ends the daemons, also if the test fails before end
 	wg       sync.WaitGroup
 	grants   atomic.Int64
 	unknown  atomic.Int64
@@ -42,6 +43,7 @@ type stormKey struct {
 func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 	t.Helper()
 	s := &storm{t: t, keys: make([]stormKey, len(keys)), stop: make(chan struct{})}
+	s.halt = sync.OnceFunc(func() { close(s.stop); s.wg.Wait() })
 	for i, k := range keys {
 		s.keys[i].name = k
 	}
@@ -49,6 +51,7 @@ func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 		st := openStore(t, url)
 		s.wg.Go(func() { s.daemon(n+1, st) })
 	}
+	t.Cleanup(s.halt) // before the stores are closed
 	return s
 }
 
@@ -174,8 +177,7 @@ func (s *storm) more(n int64) {
 
 func (s *storm) end(what string) {
 	s.t.Helper()
-	close(s.stop)
-	s.wg.Wait()
+	s.halt()
 	s.t.Logf("%s: %d grants, %d unknown, %d refused, %d overlaps, all with a larger fence but %d",
 		what, s.grants.Load(), s.unknown.Load(),
 		s.refused.Load(), s.overlaps.Load(), s.falls.Load())

@@ -42,6 +42,7 @@ func newPermitStorm(t *testing.T, url string, daemons, limit int, key string) *p
 		st := openStore(t, url)
 		s.wg.Go(func() { s.daemon(n+1, st) })
 	}
+	t.Cleanup(s.halt) // before the stores are closed
 	return s
 }
 
