@@ -123,8 +123,9 @@ func (r *textReader) number(n int) (v uint64) {
 	return v
 }
 
-// head returns what the first byte c of a value means: the text of a whole value, or the kind and
-// the size of text ('s'), bytes ('b'), an array ('a') or a map ('m').
+// head returns what the first byte c of a value means. If the value is a number, nil or a boolean,
+// that is its text. Otherwise it is the kind and the size: of text ('s'), bytes ('b'), an array
+// ('a') or a map ('m').
 func (r *textReader) head(c byte) (text string, kind byte, size uint64) {
 	switch {
 	case c < 0x80:
