@@ -56,27 +56,36 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		// These tests are first, because others raise fences far above the clock, and after a
 		// restart fences follow the clock.
 		for _, c := range faultTests {
-			t.Run(c.name, func(t *testing.T) { c.run(e.world(t)) })
+			t.Run("faults: "+c.name, func(t *testing.T) { c.run(e.world(t)) })
 		}
 	}
 	permits := e.world(t).host().store.Info().Permits
 	for _, group := range []struct {
+		name    string // begins the names of its tests, which -run selects
 		hosts   bool // needs several hosts
 		queue   bool // needs a queue between them
 		permits bool // needs semaphores
 		tests   []test
-	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
-		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests},
-		{hosts: true, queue: true, tests: queueTests},
-		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests},
-		{hosts: true, tests: heldTests}, {permits: true, tests: permitTests},
-		{hosts: true, permits: true, tests: permitHostTests},
-		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
+	}{
+		{name: "leases", tests: leaseTests},
+		{name: "fences", tests: fenceTests},
+		{name: "batch", tests: batchTests},
+		{name: "model", tests: modelTests},
+		{name: "hosts", hosts: true, tests: hostTests},
+		{name: "readers", hosts: true, tests: readerTests},
+		{name: "queue", hosts: true, queue: true, tests: queueTests},
+		{name: "races", hosts: true, tests: raceTests},
+		{name: "registry", hosts: true, tests: registryTests},
+		{name: "held", hosts: true, tests: heldTests},
+		{name: "permits", permits: true, tests: permitTests},
+		{name: "permits", hosts: true, permits: true, tests: permitHostTests},
+		{name: "permits", hosts: true, queue: true, permits: true, tests: permitQueueTests},
+	} {
 		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {
 			continue
 		}
 		for _, c := range group.tests {
-			t.Run(c.name, func(t *testing.T) {
+			t.Run(group.name+": "+c.name, func(t *testing.T) {
 				if !opts.OneByOne {
 					t.Parallel()
 				}
