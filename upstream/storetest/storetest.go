@@ -62,9 +62,9 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 	permits := e.world(t).host().store.Info().Permits
 	for _, group := range []struct {
 		name    string // begins the names of its tests, which -run selects
-		hosts   bool // needs several hosts
-		queue   bool // needs a queue between them
-		permits bool // needs semaphores
+		hosts   bool   // needs several hosts
+		queue   bool   // needs a queue between them
+		permits bool   // needs semaphores
 		tests   []test
 	}{
 		{name: "leases", tests: leaseTests},
