@@ -239,9 +239,16 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	}
 	ttl := time.Duration(q.TTL) * time.Millisecond
 	sh, rt := e.lockKey(q.Key)
-	if code, msg := rt.checkOnKey(s, q, ttl); code != protocol.OK {
+	code, err := protocol.OK, error(nil)
+	switch {
+	case q.Op == protocol.OpRenew && ttl > 0:
+		code, err = rt.checkTTL(ttl)
+	case q.Op == protocol.OpInspect:
+		code, err = rt.checkAccess(&s.peer, q.Mode)
+	}
+	if code != protocol.OK {
 		sh.mu.Unlock()
-		s.refuse(q.ID, code, msg, a)
+		s.refuse(q.ID, code, err.Error(), a)
 		return
 	}
 	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 {
@@ -268,24 +275,6 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e.carryOutAndUnlock(sh, now, a)
 }
 
-// checkOnKey checks a request of onKey before the table sees it. It returns OK, or the code and the
-// reason of the refusal.
-func (rt *route) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (
-	protocol.Code, string,
-) {
-	switch {
-	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < rt.minTTL() || ttl > rt.MaxTTL):
-		return protocol.Invalid,
-			fmt.Sprintf("ttl of %v is not between %v and %v", ttl, rt.minTTL(), rt.MaxTTL)
-	case q.Op != protocol.OpInspect:
-	case !rt.allows(&s.peer):
-		return protocol.Denied, errDenied.Error()
-	case q.Mode == protocol.Permit && !rt.info.Permits:
-		return protocol.Unsupported, errNoSemaphores.Error()
-	}
-	return protocol.OK, ""
-}
-
 // Refusals that do not depend on a table.
 var (
 	errDenied       = errors.New("this user may not use keys of this namespace")
@@ -297,17 +286,32 @@ func (rt *route) minTTL() time.Duration { return rt.info.MinTTL }
 // checkAcquire reports whether a peer may acquire a key in a mode for ttl nanoseconds: protocol.OK,
 // or the code and the reason of the refusal.
 func (rt *route) checkAcquire(p *Peer, mode protocol.Mode, ttl int64) (protocol.Code, error) {
-	switch d := time.Duration(ttl); {
+	if code, err := rt.checkAccess(p, mode); code != protocol.OK {
+		return code, err
+	}
+	return rt.checkTTL(time.Duration(ttl))
+}
+
+// checkAccess reports whether a peer may use a key in a mode at all.
+func (rt *route) checkAccess(p *Peer, mode protocol.Mode) (protocol.Code, error) {
+	switch {
 	case !rt.allows(p):
 		return protocol.Denied, errDenied
 	case mode == protocol.Permit && !rt.info.Permits:
 		return protocol.Unsupported, errNoSemaphores
-	case d < rt.minTTL():
+	}
+	return protocol.OK, nil
+}
+
+// checkTTL reports whether a key may be held for ttl.
+func (rt *route) checkTTL(ttl time.Duration) (protocol.Code, error) {
+	switch {
+	case ttl < rt.minTTL():
 		return protocol.Invalid,
-			fmt.Errorf("ttl of %v is shorter than the store's minimum of %v", d, rt.minTTL())
-	case d > rt.MaxTTL:
+			fmt.Errorf("ttl of %v is shorter than the store's minimum of %v", ttl, rt.minTTL())
+	case ttl > rt.MaxTTL:
 		return protocol.Invalid,
-			fmt.Errorf("ttl of %v is longer than the limit of %v", d, rt.MaxTTL)
+			fmt.Errorf("ttl of %v is longer than the limit of %v", ttl, rt.MaxTTL)
 	}
 	return protocol.OK, nil
 }
