@@ -18,12 +18,12 @@ type Use struct {
 
 // Errors that name the limit that was reached.
 var (
-	errSessionHolds   = errors.New("this session holds as many locks as it may")
-	errSessionWaits   = errors.New("this session waits for as many answers as it may")
-	errUserHolds      = errors.New("this user's sessions hold as many locks as they may")
-	errUserWaits      = errors.New("this user's sessions wait for as many answers as they may")
-	errNamespaceHolds = errors.New("as many locks are held in this namespace as may be")
-	errNamespaceWaits = errors.New("as many acquires wait in this namespace as may")
+	errSessionHolds   = errors.New("this session has reached its limit of held locks")
+	errSessionWaits   = errors.New("this session has reached its limit of waiting requests")
+	errUserHolds      = errors.New("this user has reached the limit of held locks")
+	errUserWaits      = errors.New("this user has reached the limit of waiting requests")
+	errNamespaceHolds = errors.New("this namespace has reached its limit of held locks")
+	errNamespaceWaits = errors.New("this namespace has reached its limit of waiting requests")
 )
 
 func (u *Use) holds() bool { return u != nil && over(&u.Holds, &u.MaxHolds) }
