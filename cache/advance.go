@@ -174,7 +174,7 @@ func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 	s, down := nextStep{wake: l.held.until}, l.st.downAt != 0
 	switch {
 	case l.op != 0: // a downgrade; its answer decides
-	// A starved lease has waiters, who are served once it is renewed. It is kept for them, unless
+	// A starved lease has waiters, which are served once it is renewed. It is kept for them, unless
 	// this host may now grant the key without the store.
 	case l.nHolds == 0 && (!l.held.starved || t.grantsDegraded(l, now)):
 		if down || !t.lingers(l, now, out) {

@@ -8,9 +8,9 @@ import (
 // Coder writes a sequence of values, or reads it. The same calls in the same order do both, so that
 // the writer and the reader cannot differ.
 type Coder struct {
-	B       []byte // what has been written, or is still to be read
+	B       []byte // the bytes that have been written, or are still to be read
 	Reading bool
-	Err     error // the first thing wrong with what was read
+	Err     error // the first error
 }
 
 var errSnapshot = errors.New("snapshot is damaged")

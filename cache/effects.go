@@ -172,7 +172,7 @@ func (t *Table) dismiss(w *waiter, c protocol.Code, left int64, err error, now i
 
 // refused answers an acquire. n is the notice for the log.
 func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err error, out *Effects) {
-	if re.InternalReply == nil { // else it is a step of something larger, which the shell counts
+	if re.InternalReply == nil { // the shell counts a larger request, of which this is a part, once
 		t.statsOf(ns).Acquires[n.Code]++
 		if out.Audit {
 			n.Kind, n.Session = NoticeRefused, re.Session

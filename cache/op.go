@@ -79,7 +79,7 @@ func (k OpKind) Ends() bool { return k == OpRelease || k == OpWithdraw }
 // Gen return unchanged with the result.
 type Op struct {
 	Kind   OpKind
-	Mode   Mode   // of the lease; for OpRelease what the table believes it is
+	Mode   Mode   // of the lease; for OpRelease, as far as the table knows it
 	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
 	Rebase bool   // OpRenew: fetch a new base
 	// ShortLived is for OpJoin. It asks for a short-lived queue entry, on behalf of tries, in case

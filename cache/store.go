@@ -113,7 +113,8 @@ func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *
 	}
 }
 
-// noteOtherHosts records what the grant r of l, and the hints that overtook it, say of other hosts.
+// noteOtherHosts records the information about other hosts in the grant r of l, and in the hints
+// that overtook it.
 func (t *Table) noteOtherHosts(l *Lease, r *Result, hints early, now int64) {
 	switch {
 	case r.Contended || hints&earlyContended != 0:

@@ -96,7 +96,7 @@ type leaseState struct {
 	retryAt int64  // no op goes to the main lane before this time
 	opGen   uint64 // of the op in the main lane; 0 for none
 	op      OpKind
-	mode    Mode // of the lease, or of what was asked
+	mode    Mode // of the lease, or of the acquire that was sent
 	tracked bool // the renewer has been told to renew it
 	dropped bool // the table no longer has it
 	// orphan, at a pair: the session is lost, so the rest of the lease ends with its TTL, if any.
@@ -206,7 +206,7 @@ type hold struct {
 	inSession links[hold] // in this shard
 	inTable   links[hold]
 	count     uint32
-	class     uint16 // what it is counted under
+	class     uint16 // the class in whose statistics it is counted
 	mode      Mode
 	forced    bool // lost, and its owner told; the key stays closed until end
 }

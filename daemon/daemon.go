@@ -81,7 +81,7 @@ type StoreConfig struct {
 	// takes over has to have a store with the same name and Key.
 	Key string
 	// Parts are the stores that Store is made of, in their order: one, or two while keys move
-	// between them. They are needed only to list what is in the stores.
+	// between them. They are needed only to list the locks in the stores.
 	Parts []engine.Part
 	// Lock is a file that this process has locked for the store, and that a process that takes over
 	// needs; nil for none.

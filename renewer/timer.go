@@ -23,8 +23,8 @@ type Timer struct {
 	gate   sync.Mutex // held while fire runs, and between Pause and Resume
 }
 
-// NewTimer starts the goroutine. It calls fire, which does what is due and returns when it has to
-// be called next; cache.Forever if it does not.
+// NewTimer starts the goroutine. The goroutine calls fire, which does the work that is due and
+// returns when it has to be called next; cache.Forever for never.
 func NewTimer(fire func() int64) (*Timer, error) {
 	a, err := newAlarm()
 	if err != nil {

@@ -154,7 +154,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 	return true
 }
 
-// welcome returns what the answer to hello says of the daemon, with the namespaces that the peer
+// welcome returns the answer to hello: the limits of the daemon, and the namespaces that the peer
 // may use.
 func (s *Session) welcome(now int64) protocol.Welcome {
 	set, all := s.engine.settings(), s.engine.routes.Load()

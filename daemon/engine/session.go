@@ -13,12 +13,12 @@ import (
 // outbox of a session here; its transport writes them to the client later.
 
 // Transport carries a session's output to its client. The engine calls Flush, without mutexes held,
-// when there may be output. It calls Kill to end the session; the last frame of the output gives
-// the reason.
+// when there may be output. It calls Kill, perhaps with mutexes held, to end the session; Kill must
+// not block. The last frame of the output then gives the reason.
 type Transport interface {
 	Flush()
 	Kill()
-	Yield() // lets other goroutines run first
+	Yield() // lets other goroutines run; called during the end of a session with many holds
 }
 
 // Peer describes the process at the other end of a connection.
