@@ -14,7 +14,7 @@ func TestDocumentsStateTheTimeForAHello(t *testing.T) {
 	want := fmt.Sprintf("%g s", c.Limits.MaxSilent.Seconds())
 	for file, pattern := range map[string]string{
 		"../protocol/PROTOCOL.md":     `(?m)^\| time from connecting to hello \| (.+?) \| fatal, bad_frame \|$`,
-		"../docs/operate/security.md": `no hello within\s+(\d+ s)\s+of connecting`,
+		"../docs/operate/security.md": `hello within\s+(\d+ s)\s+of connecting`,
 		"daemon.go":                   `MaxSilent +time\.Duration // from connecting to hello: (\d+ s)\.`,
 	} {
 		b, err := os.ReadFile(file)
