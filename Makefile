@@ -205,6 +205,7 @@ deps-system:
 	command -v mvn >/dev/null || need="$$need maven"; \
 	command -v javac >/dev/null || need="$$need default-jdk-headless"; \
 	command -v node >/dev/null || need="$$need nodejs"; \
+	command -v curl >/dev/null || need="$$need curl"; \
 	command -v chromium >/dev/null || need="$$need chromium"; \
 	command -v ip >/dev/null || test -x /usr/sbin/ip || need="$$need iproute2"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
