@@ -151,12 +151,11 @@ func (m *multiAcquire) left(rt *route, now int64) int64 {
 	return max(0, m.deadline-now)
 }
 
+func (t try) granted(e *Engine, msg *cache.Message, now int64) { t.m.recordGrant(e, t.n, msg, now) }
+
 // answered receives the table's answer to a try.
 func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	m := t.m
-	if msg.Kind == cache.MsgGranted {
-		m.recordGrant(e, t.n, msg, now)
-	}
 	m.mu.Lock()
 	if msg.Kind != cache.MsgGranted {
 		m.refusals[t.n] = refusal{msg.Code, failText(msg)}
@@ -169,7 +168,15 @@ func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	}
 }
 
-// recordGrant records the grant of key n.
+func (m *multiAcquire) granted(e *Engine, msg *cache.Message, now int64) {
+	m.mu.Lock()
+	n := m.order[m.at]
+	m.mu.Unlock()
+	m.recordGrant(e, n, msg, now)
+}
+
+// recordGrant records the grant of key n. The shard's mutex is held, so a later loss of the grant
+// finds it: see loseInMulti.
 func (m *multiAcquire) recordGrant(e *Engine, n int, msg *cache.Message, now int64) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
@@ -255,7 +262,6 @@ func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *fol
 		m.fail(code, text, now, a)
 		return
 	}
-	m.recordGrant(e, m.order[m.at], msg, now)
 	m.mu.Lock()
 	m.at++
 	all := m.at == len(m.order)
@@ -371,20 +377,17 @@ func (s *Session) loseInMulti(msg *cache.Message) {
 
 // giveBack releases the keys that m has been granted, from an index of its order on.
 func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
-	m.mu.Lock()
-	var back []int
-	for _, n := range m.order[from:] {
-		if m.held[n] {
-			back = append(back, n)
-			m.held[n] = false
-		}
-	}
-	m.mu.Unlock()
-	for _, n := range slices.Backward(back) {
+	for _, n := range slices.Backward(m.order[from:]) {
 		sh := e.lock(shardOf(m.keys[n]))
-		sh.table.Release(&cache.Release{Key: m.keys[n], Owner: m.q.Owner, Fence: m.grants[n].Fence,
-			Re:    cache.Request{Session: m.s.core, InternalReply: discardReply{}},
-			Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
+		m.mu.Lock() // with the shard's mutex held, so that the key is not lost in between
+		held, fence := m.held[n], m.grants[n].Fence
+		m.held[n] = false
+		m.mu.Unlock()
+		if held {
+			sh.table.Release(&cache.Release{Key: m.keys[n], Owner: m.q.Owner, Fence: fence,
+				Re:    cache.Request{Session: m.s.core, InternalReply: discardReply{}},
+				Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
+		}
 		e.carryOutAndUnlock(sh, now, a)
 	}
 }

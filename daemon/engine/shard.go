@@ -109,6 +109,9 @@ func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 				e.send(m, now, a)
 			}
 		default:
+			if r, ok := m.Re.InternalReply.(grantRecorder); ok && m.Kind == cache.MsgGranted {
+				r.granted(e, m, now)
+			}
 			a.replies = append(a.replies, *m)
 		}
 	}
@@ -239,6 +242,12 @@ func putFollowUp(a *followUp) { followUps.Put(a) }
 // mutexes held.
 type internalReply interface {
 	answered(e *Engine, m *cache.Message, now int64, a *followUp)
+}
+
+// grantRecorder is an internalReply that also has to know of a grant before anything else happens to
+// the key. granted is called with the shard's mutex held, before answered.
+type grantRecorder interface {
+	granted(e *Engine, m *cache.Message, now int64)
 }
 
 // quiet is the internal reply of a release that is answered only if it fails. It is not an
