@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,8 @@ type Store struct {
 	cfg       Config
 	log       *zap.Logger
 	db        *sql.DB
-	instance  string // the part of our tokens that no other Store's tokens have
-	requests  atomic.Uint64
+	instance  string        // the part of our tokens that no other Store's tokens have
+	requests  atomic.Uint64 // the number of the last request about a lock
 	fences    *upstream.FenceClock
 	batches   sync.Pool
 	returning atomic.Bool // the server's writes can return the rows that they leave
@@ -78,6 +79,8 @@ func OpenLazy(cfg Config) (*Store, error) {
 	}
 	s := &Store{cfg: cfg, log: cfg.Log, instance: cfg.Instance, fences: cfg.Fences,
 		otherWork: make(chan struct{}, 1)}
+	// A random beginning: the rows also have the numbers of the process that this one takes over from.
+	s.requests.Store(rand.Uint64N(1 << 62))
 	for i := range s.permitsTexts {
 		s.permitsTexts[i] = newPermitsText(cfg.permitsTable(), s.instance, i == 1)
 	}
