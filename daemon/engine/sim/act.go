@@ -93,6 +93,9 @@ func (c *client) acquire(k *key, owner uint64) {
 func (c *client) acquireMany() {
 	w := c.w
 	q := &request{op: protocol.OpAcquireMany, owner: uint64(w.pick(w.p.Owners))}
+	if w.p.ManyApart {
+		q.owner = 1000 + c.nextID
+	}
 	p := &protocol.Request{Owner: q.owner}
 	for _, k := range w.keys {
 		if w.chance(600) && !(w.chaining && k == w.keys[0]) {

@@ -120,6 +120,7 @@ const (
 	ownOrder
 	leftBehind  // stores in use that the next process did not have
 	fixedGrants // fixed holds whose end was compared with their TTL
+	manyAlone   // keys of multi-acquires that a host granted alone
 	nTallies
 )
 
@@ -139,7 +140,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
-	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared"}
+	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared",
+	"degraded grants of multi-acquires"}
 
 func (t tally) String() string { return tallyNames[t] }
 

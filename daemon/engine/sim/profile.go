@@ -33,24 +33,27 @@ type Profile struct {
 	Owners  int // of each client
 	Foreign int // plain SET NX PX lockers
 
-	TTLs     []int64 // ms; what clients ask for
-	Act      int64   // mean pause between two acts of a client
-	Hold     int64   // mean time for which a hold is kept
-	Shared   int     // permille of acquires
-	Fixed    int
-	Try      int
-	Many     int
-	Together int   // the same, of acquires that all owners of a client make at once
-	Odd      int   // permille of acts that are none of acquire and release
-	Latency  int64 // to the store, one way; the mean
-	Hop      int64 // between two processes of a host, the longest
-	Timeout  int64 // of one batch
-	Session  int64 // TTL of the daemon's session
-	Hands    int   // handoffs while contended
-	HandTime int64
-	MaxHold  int64 // the namespace's, 0 for none
-	Tenure   int64
-	Linger   int64
+	TTLs   []int64 // ms; what clients ask for
+	Act    int64   // mean pause between two acts of a client
+	Hold   int64   // mean time for which a hold is kept
+	Shared int     // permille of acquires
+	Fixed  int
+	Try    int
+	Many   int
+	// Each multi-acquire has an owner of its own. Degraded holds have no fence, and without it the
+	// holds of one owner are too much alike for the model to follow.
+	ManyApart bool
+	Together  int   // the same, of acquires that all owners of a client make at once
+	Odd       int   // permille of acts that are none of acquire and release
+	Latency   int64 // to the store, one way; the mean
+	Hop       int64 // between two processes of a host, the longest
+	Timeout   int64 // of one batch
+	Session   int64 // TTL of the daemon's session
+	Hands     int   // handoffs while contended
+	HandTime  int64
+	MaxHold   int64 // the namespace's, 0 for none
+	Tenure    int64
+	Linger    int64
 	// For this time, a key does not linger after another host has acquired or waited for it; below 0
 	// for no time.
 	Pause      int64
@@ -193,7 +196,7 @@ func (w *World) newProfile(length int64) Profile {
 	}
 	if p.Store != likeEmbedded && w.chance(200) && !p.Chain {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
-		p.Many = 0 // without a fence an owner's holds are too much alike for the model to follow
+		p.Many = 0 // see ManyApart
 	}
 	if w.chance(400) { // of which nobody may notice
 		p.Faults[hostTakeover] = []int64{sec, 5 * sec, 30 * sec}[w.pick(3)]
@@ -220,6 +223,7 @@ func (w *World) newProfile(length int64) Profile {
 	}
 	newPairProfile(&p, w.seed)
 	newStallProfile(&p, w.seed)
+	newExtras(&p, w.seed)
 	return p
 }
 

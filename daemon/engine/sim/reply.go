@@ -66,6 +66,9 @@ func (c *client) handle(m protocol.Message) {
 		if gs, err = m.Grants(); err == nil {
 			c.w.counts.Tallies[manyGrants]++
 			for n := range gs {
+				if gs[n].Flags&protocol.GrantDegraded != 0 {
+					c.w.counts.Tallies[manyAlone]++
+				}
 				c.granted(q, q.keys[n], &gs[n])
 			}
 		}

@@ -1,0 +1,18 @@
+package sim
+
+import "math/rand/v2"
+
+// Further features of runs. Each draws from dice of its own, as newPairProfile does.
+
+// extraDice returns the dice of one further feature.
+func extraDice(seed, feature uint64) (pick func(n int) int) {
+	dice := rand.New(rand.NewPCG(seed, feature))
+	return func(n int) int { return int(dice.Uint64N(uint64(n))) }
+}
+
+// newExtras gives some runs further features.
+func newExtras(p *Profile, seed uint64) {
+	if pick := extraDice(seed, 0x6d616e7902); p.Local && !p.Stalls && pick(4) == 0 {
+		p.Many, p.ManyApart = []int{50, 200}[pick(2)], true
+	}
+}
