@@ -219,8 +219,8 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	port := unusedPort(t)
 	srv := testserver.StartRedis(t, "--tls-port", port, "--tls-ca-cert-file", file("ca.crt"),
 		"--tls-cert-file", file("server.crt"), "--tls-key-file", file("server.key"))
-	url := "rediss://127.0.0.1:" + port
-	p, err := openURL(t, url+"?ca="+file("ca.crt")+"&cert="+file("client.crt")+"&key="+
+	url := "rediss://127.0.0.1:" + port + "?timeout=30s" // a handshake takes long on a busy machine
+	p, err := openURL(t, url+"&ca="+file("ca.crt")+"&cert="+file("client.crt")+"&key="+
 		file("client.key"))
 	if err != nil {
 		t.Fatal(err)
@@ -234,12 +234,12 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 	for query, says := range map[string]string{
 		"": "certificate", // signed by an unknown authority
 		// the server requires our certificate, and may just close the connection.
-		"?ca=" + file("ca.crt"): "",
-		"?server_name=elsewhere&ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" +
+		"&ca=" + file("ca.crt"): "",
+		"&server_name=elsewhere&ca=" + file("ca.crt") + "&cert=" + file("client.crt") + "&key=" +
 			file("client.key"): "elsewhere",
-		"?ca=" + file("none"):                                  "none",
-		"?ca=" + file("client.key"):                            "no certificate",
-		"?cert=" + file("client.crt") + "&key=" + file("none"): "none",
+		"&ca=" + file("none"):                                  "none",
+		"&ca=" + file("client.key"):                            "no certificate",
+		"&cert=" + file("client.crt") + "&key=" + file("none"): "none",
 	} {
 		if _, err := openURL(t, url+query); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", query, err)
