@@ -186,6 +186,10 @@ func explainStore(line func(what, format string, a ...any), p *plan, key string)
 		line("name there", "%s", p.there(key))
 	}
 	line("scope", "%s", p.scope)
+	if p.session > 0 {
+		line("store session", "%v: how long locks stay taken if this host dies, whatever their TTL",
+			p.session)
+	}
 	return nil
 }
 
@@ -217,7 +221,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("in an outage", "after %v this host grants alone, marked degraded and without a fence",
 			n.OutageAfter)
 	} else {
-		line("in an outage", "what is held lives to its deadline; the rest is refused at once")
+		line("in an outage", "held locks last until their deadlines; new acquires are refused at once")
 	}
 	if len(n.Users)+len(n.Groups) > 0 {
 		line("who may", "users %s, groups %s", orNone(n.Users), orNone(n.Groups))

@@ -124,6 +124,7 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, cfg.Servers, cfg.Chroot)
 	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
+	p.session = cfg.Session
 	p.where, p.safety, p.scope = cfg.String(), "linearizable",
 		"all hosts that use this ZooKeeper and path"
 	p.there = func(key string) string {

@@ -20,6 +20,7 @@ func planEtcd(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, cfg.Endpoints, cfg.Prefix)
 	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
+	p.session = cfg.TTL
 	p.where, p.safety, p.scope = cfg.String(), "linearizable",
 		"all hosts that use this etcd and prefix"
 	p.there = func(key string) string {

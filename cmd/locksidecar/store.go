@@ -37,8 +37,10 @@ type plan struct {
 	there  func(key string) string
 	scope  string
 	maxTTL time.Duration // the longest TTL that the store supports; 0 for no bound
-	can    abilities
-	safety string
+	// session is the requested TTL of the daemon's store session; 0 if each lease has its own TTL.
+	session time.Duration
+	can     abilities
+	safety  string
 	// open waits until the store is reached and has passed its checks, unless it is lazy.
 	open func(ctx context.Context, o opening) (upstream.Store, error)
 }

@@ -55,7 +55,8 @@ type assignment struct {
 var policyFields = []Field[Policy]{
 	{Path: "ttl", Flag: "ttl", Help: "lease duration, unless the client requests another; the " +
 		"daemon renews leases while they are held",
-		More:    "If this host dies, its locks become free after this time. Each store has a minimum.",
+		More: "If this host dies, its locks become free after this time; on etcd and ZooKeeper, " +
+			"after the store session in the URL (10s). Each store has a minimum.",
 		Example: "10s", value: func(p *Policy) value {
 			return duration(&p.TTL, shortestTTL, longestTTL)
 		}},
