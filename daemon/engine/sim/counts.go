@@ -121,6 +121,7 @@ const (
 	leftBehind  // stores in use that the next process did not have
 	fixedGrants // fixed holds whose end was compared with their TTL
 	manyAlone   // keys of multi-acquires that a host granted alone
+	queuedOps   // ops that waited in a main lane at a takeover
 	nTallies
 )
 
@@ -141,7 +142,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared",
-	"degraded grants of multi-acquires"}
+	"degraded grants of multi-acquires", "ops taken over in a queue"}
 
 func (t tally) String() string { return tallyNames[t] }
 

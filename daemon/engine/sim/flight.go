@@ -36,7 +36,7 @@ func (p *pump) work() {
 		l.breaker.parked = append(l.breaker.parked, p)
 		return
 	}
-	if l.h.passing && p != l.pumps[0] {
+	if l.h.passing && p != l.pumps[0] || l.h.stopped {
 		p.idle++
 		return
 	}

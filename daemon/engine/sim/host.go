@@ -25,6 +25,8 @@ type host struct {
 	up       bool
 	draining bool
 	passing  bool  // another process is about to take over
+	emptied  int64 // while passing: when no op was left in the main lanes; see busy
+	stopped  bool  // while passing: the timer and the main lanes are stopped, too
 	frozen   int64 // nothing happens here before
 	frost    int64 // how long it has been frozen altogether
 	stale    int64 // the reading of the clock that the step under way works with; 0 for a fresh one
@@ -84,6 +86,7 @@ func (h *host) trueTime(c int64) int64 {
 func (h *host) start() {
 	h.gen++
 	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
+	h.emptied, h.stopped = 0, false
 	clear(h.waits)
 	clear(h.audit)
 	clear(h.released)
@@ -232,6 +235,9 @@ func (h *host) wake(at int64) {
 
 func (h *host) tick() {
 	h.tickAt = cache.Forever
+	if h.stopped {
+		return // takeOver makes up for it
+	}
 	h.wake(h.eng.Tick())
 }
 

@@ -32,7 +32,11 @@ func (h *host) takeOver(tries int, without bool) {
 			h.passOn(c)
 		}
 	}
-	h.passing = false
+	h.passing, h.emptied = false, 0
+	if h.stopped {
+		h.stopped = false
+		h.wake(h.clock())
+	}
 	for _, l := range h.links {
 		for _, p := range l.pumps {
 			for ; p.idle > 0; p.idle-- {
@@ -45,18 +49,39 @@ func (h *host) takeOver(tries int, without bool) {
 	}
 }
 
-// busy reports whether a store has yet to answer.
+// busy reports whether a store has yet to answer. The daemon waits until no op is left in the main
+// lanes, and then stops its timer and the pumps. Between the two, ops may enter the main lanes
+// again, for which it does not wait. In a run with Queued the daemon waits for such ops a while.
 func (h *host) busy() bool {
+	queued, flying, others := h.depth()
+	switch {
+	case !h.w.p.Queued:
+		return queued+flying+others > 0
+	case h.stopped:
+	case h.emptied == 0:
+		if queued+flying == 0 {
+			h.emptied = h.w.now
+		}
+	case flying == 0 && (queued > 0 || h.w.now > h.emptied+maxQueueing):
+		h.stopped = true
+	}
+	return !h.stopped || others > 0
+}
+
+// maxQueueing is how long a daemon waits for ops that enter the main lanes during a takeover.
+const maxQueueing = 20 * ms
+
+// depth returns the number of ops that wait in the main lanes, of the batches of these in flight,
+// and of the other batches in flight.
+func (h *host) depth() (queued, flying, others int) {
 	for _, l := range h.links {
-		waiting, flying := l.storeLane.Main().Depth()
+		waiting, sent := l.storeLane.Main().Depth()
 		_, renewing := l.storeLane.Renewals().Depth()
 		// upstream.Pump cuts these batches. Their results are then Unknown, as after a timeout.
 		_, ending := l.storeLane.Ends().Depth()
-		if waiting+flying+renewing+ending > 0 {
-			return true
-		}
+		queued, flying, others = queued+waiting, flying+sent, others+renewing+ending
 	}
-	return false
+	return queued, flying, others
 }
 
 // edited returns a configuration that this process has not read, and in which some of its stores
@@ -100,6 +125,7 @@ func (h *host) successorConf() *conf {
 func (h *host) passOn(c *conf) {
 	w := h.w
 	same := c == h.conf
+	queued, _, _ := h.depth()
 	snapshot, sessions, err := h.eng.Snapshot()
 	if err != nil {
 		w.fail("takeover", "", "snapshot: %v", err)
@@ -145,6 +171,7 @@ func (h *host) passOn(c *conf) {
 		return
 	}
 	w.counts.Faults[hostTakeover]++
+	w.counts.Tallies[queuedOps] += queued
 	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id,
 		len(sessions), same)
 	if !same {
