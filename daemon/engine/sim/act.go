@@ -86,6 +86,12 @@ func (c *client) acquire(k *key, owner uint64) {
 	if k.permits > 0 {
 		q.mode = protocol.Permit
 		p.Mode, p.Permits = q.mode, uint64(k.permits)
+		if c.w.p.Limits && c.w.chance(300) {
+			p.Permits = uint64(1 + c.w.pick(k.permits))
+		}
+		if int(p.Permits) < k.permits {
+			c.w.counts.Tallies[lowerLimits]++
+		}
 	}
 	c.send(q, p)
 }

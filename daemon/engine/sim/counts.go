@@ -122,6 +122,7 @@ const (
 	fixedGrants // fixed holds whose end was compared with their TTL
 	manyAlone   // keys of multi-acquires that a host granted alone
 	queuedOps   // ops that waited in a main lane at a takeover
+	lowerLimits // acquires of a semaphore with fewer permits than others have named
 	nTallies
 )
 
@@ -142,7 +143,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared",
-	"degraded grants of multi-acquires", "ops taken over in a queue"}
+	"degraded grants of multi-acquires", "ops taken over in a queue",
+	"lower limits of semaphores"}
 
 func (t tally) String() string { return tallyNames[t] }
 

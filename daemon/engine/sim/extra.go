@@ -1,6 +1,9 @@
 package sim
 
-import "math/rand/v2"
+import (
+	"math/rand/v2"
+	"slices"
+)
 
 // Further features of runs. Each draws from dice of its own, as newPairProfile does.
 
@@ -18,4 +21,10 @@ func newExtras(p *Profile, seed uint64) {
 	if pick := extraDice(seed, 0x71756575650f); p.Faults[hostTakeover] > 0 && pick(4) == 0 {
 		p.Queued = true
 	}
+	if pick := extraDice(seed, 0x6c696d697410); slices.ContainsFunc(p.Semaphores, severalPermits) &&
+		pick(4) == 0 {
+		p.Limits = true
+	}
 }
+
+func severalPermits(permits int) bool { return permits > 1 }

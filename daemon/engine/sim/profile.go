@@ -72,6 +72,7 @@ type Profile struct {
 	Rebase     bool
 	Semaphores []int // how many permits each has
 	Permits    int   // permille of acquires that are of one
+	Limits     bool  // not all acquires of a semaphore have the same limit
 	// Namespaces is how many namespaces exist at first besides the one for all keys; 0 if it stays the
 	// only one.
 	Namespaces int
