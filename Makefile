@@ -144,7 +144,7 @@ prose:
 	rm .prose.md
 
 # One commit gives the same bytes; what for that matters is in the script.
-packages: deps
+packages: $(VENV)/.done
 	rm -rf dist
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/build.sh dist
 	@cat dist/SHA256SUMS
@@ -152,7 +152,7 @@ packages: deps
 check-packages: deps
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/check.sh
 
-release-check: packages
+release-check: deps packages
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/release-check.sh dist
 
 # Units, alerts, dashboard, manifests, the chart, packages: each in the manner of who reads it.

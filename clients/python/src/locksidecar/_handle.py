@@ -189,7 +189,7 @@ class Terms(ABC):
         note(body, f"{self._name}: {e}")
 
     def _not_acquired(self) -> NotAcquired:
-        return NotAcquired(f"{self._name}: could not be had within {self._timeout:g} s")
+        return NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
 
 
 class Handle(Terms):

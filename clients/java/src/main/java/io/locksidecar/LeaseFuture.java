@@ -38,7 +38,7 @@ final class LeaseFuture<T> extends CompletableFuture<T> {
         }
         if (lease == null) {
             completeExceptionally(Holding.notAcquired(
-                    acquire.keys(), acquire.outcome(), "not to be had in time"));
+                    acquire.keys(), acquire.outcome(), "not acquired in time"));
         } else if (!complete(lease)) { // it was granted after it was cancelled
             release.accept(lease);
         }

@@ -318,7 +318,7 @@ public final class Sidecar implements AutoCloseable {
      */
     public Lease lease(String key, Duration wait) throws InterruptedException {
         return tryLease(key, wait, LockOptions.defaults())
-                .orElseThrow(() -> new NotAcquiredException("lock \"" + key + "\" could not be had within " + wait));
+                .orElseThrow(() -> new NotAcquiredException("lock \"" + key + "\" was not acquired within " + wait));
     }
 
     /**
@@ -478,7 +478,7 @@ public final class Sidecar implements AutoCloseable {
      */
     public Leases leaseAll(Collection<String> keys, Duration wait) throws InterruptedException {
         Acquire a = acquire(Keys.of(keys), LockOptions.defaults(), Times.wait(wait));
-        return must(a, LockOptions.defaults(), "not to be had within " + wait);
+        return must(a, LockOptions.defaults(), "not acquired within " + wait);
     }
 
     private static Leases must(Acquire a, LockOptions options, String why) {
