@@ -147,6 +147,6 @@ func (t *Table) behindOthers(l *Lease, q *Acquire, degraded bool, now int64) boo
 	if blocked := l.queue().blocks(q); blocked || l.nHolds == 0 {
 		return blocked
 	}
-	joins := q.Mode == Shared && l.heldMode == Shared && l.queue().empty()
+	joins := q.Mode == Shared && l.heldMode == Shared && l.queue().comesFirst(q)
 	return !joins || !degraded && !t.mayHandoff(l, now)
 }

@@ -46,14 +46,14 @@ type waiter struct {
 // served first come, first served.
 //
 // Other code asks for the front, for the waits of one owner, for the waiters that are tries, or
-// whether a new request would have to wait. The embedded list has the order of service. admits, in
-// grant.go, decides whether the front may hold the key now.
+// whether a new request would have to wait or would be the front. The embedded list has the order
+// of service. admits, in grant.go, decides whether the front may hold the key now.
 type waitQueue struct {
 	list[waiter, waitsInQueue]
 	n       int32
 	tries   int32              // waiters that are tries
 	writers int32              // waiters for an exclusive hold
-	byOwner map[ownerKey]int32 // number of waits of each owner; nil while the queue is short
+	byOwner map[ownerKey]int32 // number of waits of each owner; nil until the queue becomes long
 }
 
 func (q *waitQueue) empty() bool { return q.first == nil }
@@ -66,6 +66,9 @@ func (q *waitQueue) front() *waiter { return q.first }
 func (q *waitQueue) blocks(a *Acquire) bool {
 	return !q.empty() && (a.Mode == Exclusive || q.writers > 0)
 }
+
+// comesFirst reports whether a new request would be the front of the queue.
+func (q *waitQueue) comesFirst(_ *Acquire) bool { return q.empty() }
 
 // place returns the place in the queue, from 1, of a waiter that a scan visits. The scan visits the
 // waiters of all keys in order of arrival, or in the opposite order if newest is true. visited is

@@ -376,6 +376,44 @@ func TestReadersShareOneLeaseAndOneFence(t *testing.T) {
 	b.empty()
 }
 
+// The simulator checks the order across hosts. This test fails first if waitQueue has another one.
+func TestWaitersAreServedInOrderOfArrival(t *testing.T) {
+	b := newBench(t, nil)
+	holder := b.session()
+	b.acquire(holder, "k", nil)
+	fence := b.granted(OpTry, 7)
+	change := [...]func(*Acquire){shared, shared, waits, shared, waits}
+	var waiter [len(change)]*Session
+	for i := range waiter {
+		waiter[i] = b.session()
+		if ms := b.acquire(waiter[i], "k", change[i]); len(ms) != 0 {
+			t.Fatalf("waiter %d: %+v", i, ms)
+		}
+	}
+	ms := b.release(holder, "k", fence)
+	// Each stage has the waiters that hold together. A reader does not overtake a writer.
+	for _, stage := range [][]int{{0, 1}, {2}, {3}, {4}} {
+		var got []*Session
+		for _, m := range ms {
+			if m.Kind == MsgGranted {
+				got, fence = append(got, m.Re.Session), m.Fence
+			}
+		}
+		for i, n := range stage {
+			if len(got) != len(stage) || got[i] != waiter[n] {
+				t.Fatalf("granted %d holds, want those of waiters %v, in order", len(got), stage)
+			}
+		}
+		if stage[0] < 4 { // a writer waits
+			b.only(b.acquire(b.session(), "k", func(q *Acquire) { q.Mode = Shared }), MsgFailed,
+				protocol.Busy)
+		}
+		for _, n := range stage {
+			ms = b.release(waiter[n], "k", fence)
+		}
+	}
+}
+
 func TestADowngradeIsAnsweredAtOnceAndMadeTrueUpstream(t *testing.T) {
 	b := newBench(t, nil)
 	s, o := b.session(), b.session()
