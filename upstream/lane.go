@@ -122,8 +122,8 @@ func (l *Lane) Next() *Batch {
 }
 
 // distinct returns how many of the first n ops one batch may have. It ends the batch before a
-// second renewal of a lock: an earlier one still waits if its lease has ended or has been
-// downgraded since.
+// second renewal of a lock, because drivers expect one op of a lock in a batch. There are two if
+// the lease of the first one has ended, or has been downgraded, while that renewal waited.
 func (l *Lane) distinct(n int) int {
 	clear(l.renewed)
 	for i := range n {

@@ -32,10 +32,11 @@ type Pump struct {
 	up     chan struct{} // closed when the store is up again; guarded by mu
 	paused chan struct{} // nil unless paused; closed by Resume; guarded by mu
 
-	unpaused context.Context    // of batches that Pause cuts; guarded by mu
-	cut      context.CancelFunc // ends unpaused; guarded by mu
-	waits    context.Context    // of batches that Pause cuts if the store is down; guarded by mu
-	cutWaits context.CancelFunc // ends waits; guarded by mu
+	// The contexts of the batches in flight, and what cuts them; guarded by mu.
+	usual     context.Context // of Run and RunPatient: cut only if the store is down
+	cutUsual  context.CancelFunc
+	always    context.Context // of RunAlways: each Pause cuts it
+	cutAlways context.CancelFunc
 }
 
 // Observer has the functions that a Pump calls, on its own goroutines.
@@ -73,13 +74,13 @@ func NewPump(s Store, c Clock, o Observer) *Pump {
 	return p
 }
 
-// begin makes the contexts of batches that have ended. The caller holds mu, or has just made p.
+// begin replaces the contexts that have been cut. The caller holds mu, or has just made p.
 func (p *Pump) begin() {
-	if p.cut == nil || p.unpaused.Err() != nil {
-		p.unpaused, p.cut = context.WithCancel(p.ctx)
+	if p.cutAlways == nil || p.always.Err() != nil {
+		p.always, p.cutAlways = context.WithCancel(p.ctx)
 	}
-	if p.cutWaits == nil || p.waits.Err() != nil {
-		p.waits, p.cutWaits = context.WithCancel(p.ctx)
+	if p.cutUsual == nil || p.usual.Err() != nil {
+		p.usual, p.cutUsual = context.WithCancel(p.ctx)
 	}
 }
 
@@ -153,9 +154,9 @@ func (p *Pump) Pause() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paused = make(chan struct{})
-	p.cut()
+	p.cutAlways()
 	if p.down != nil {
-		p.cutWaits()
+		p.cutUsual()
 	}
 }
 
@@ -165,7 +166,7 @@ func (p *Pump) CutIfDown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.down != nil && p.paused == nil {
-		p.cutWaits()
+		p.cutUsual()
 		p.begin()
 	}
 }
@@ -183,9 +184,9 @@ func (p *Pump) Resume() {
 func (p *Pump) apply(b *Batch, down whileDown) {
 	b.Sent = p.clock()
 	p.mu.Lock()
-	why, while := p.down, p.waits
+	why, while := p.down, p.usual
 	if down == send {
-		while = p.unpaused
+		while = p.always
 	}
 	p.mu.Unlock()
 	if why != nil && down == refuse {

@@ -25,8 +25,8 @@ var ErrDown = errors.New("the store is down")
 
 // Store carries out batches of ops on locks. Every driver implements it.
 //
-// Apply may run concurrently with itself and with the other methods. Except for renewals,
-// concurrent calls never have ops of the same key. No method is called after Close.
+// Apply may run concurrently with itself and with the other methods. Concurrent calls never have
+// ops of the same key, except for renewals and permits. No method is called after Close.
 type Store interface {
 	// Apply carries out one batch in as few round trips as the store allows. results[i] answers
 	// ops[i], whatever happens to the other ops. A result that Apply leaves as it is means Unknown.
