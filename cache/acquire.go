@@ -19,7 +19,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
 			l.extendDegraded(now, l.ttl) // because the answer states a validity
 			t.reenter(h, q.Re, q.Mode, 0, out)
-			return // nothing else follows from a re-entry
+			return // no waiter can be served, and no wake-up comes earlier, while h lasts
 		}
 	}
 	if !t.refuseNow(l, q, now, out) {
@@ -81,7 +81,7 @@ func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 }
 
 // reenterWaits turns the other waits of h's owner for this key into re-entries, because h has just
-// been granted.
+// been granted. It refuses those that would be upgrades.
 func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	l := h.l
 	if !l.isLock() {

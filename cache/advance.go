@@ -23,8 +23,9 @@ const (
 )
 
 // advance checks the whole state of l, or of its semaphore, and takes the next step. Every event
-// that touches l ends with it. Afterwards the table may have dropped l, but l keeps its key and
-// its state until the next event. The advance of a dropped lease does nothing.
+// that may change what l has to do ends with it: see doc.go. Afterwards the table may have dropped
+// l, but l keeps its key and its state until the next event. The advance of a dropped lease does
+// nothing.
 func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	if l.dropped {
 		return
@@ -65,9 +66,9 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.arm(l, wake) // sets the timer
 }
 
-// pointless reports whether the answer to l's acquire is of no use here: l is no longer needed,
-// or its key has moved. A degraded hold is an exception: it still needs the lease at the earlier
-// store.
+// pointless reports whether the answer to l's acquire is of no use here: no hold or waiter needs l
+// any more, or its key has moved. A degraded hold is an exception: it still needs the lease at the
+// earlier store.
 func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds == 0 }
 
 // idle reports whether the table can forget l.
@@ -86,9 +87,9 @@ type nextStep struct {
 	again bool
 }
 
-// step takes the next step of l: it sends at most one op to the main lane. It returns when l has
-// to be advanced again. Each state has one function that decides both, so that a lease that waits
-// for something always has a wake-up for it.
+// step takes the next step of l: it sends at most one op to the main lane. It returns the time at
+// which l has to be advanced again. Each state has one function that decides both, so that a lease
+// that waits for something always has a wake-up for it.
 func (t *Table) step(l *Lease, now int64, out *Effects) (wake int64) {
 	for {
 		grace := t.endGrace(l, now, out)
@@ -135,6 +136,7 @@ func (t *Table) stepNone(l *Lease, now int64, out *Effects) nextStep {
 	}
 	t.enter(l, stateAsked)
 	l.token, l.mode = t.newToken(), l.neededMode()
+	// Where leases linger, tries take a queue entry that lasts only for a moment: see linger.go.
 	if l.asked.shortLived = t.startsShortLived(l); l.asked.shortLived {
 		l.asked.tryUntil = 0
 	}
@@ -169,7 +171,8 @@ func (t *Table) stepAsked(l *Lease, now int64, out *Effects) nextStep {
 }
 
 // stepHeld downgrades or releases the lease, or keeps it and lets it linger, and has it renewed
-// if something depends on that. While the store is down, nothing lingers.
+// if something depends on that. While the store is down, nothing lingers. Without a hold, the lease
+// does not suit the waiters, if there are any: serveQueue has just run. So it is released.
 func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 	s, down := nextStep{wake: l.held.until}, l.st.downAt != 0
 	switch {
@@ -196,7 +199,7 @@ func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 }
 
 // renewAtOnce renews l if it must not wait for the renewer. Where the store session keeps l, the
-// renewer does not renew it at all. It returns when to try again if the store has just failed.
+// renewer does not renew it at all. If the store has just failed, wake is when to try again.
 func (t *Table) renewAtOnce(l *Lease, now int64, out *Effects) (wake int64) {
 	if l.held.rebase || l.held.doubt {
 		t.renew(l, now, out)
@@ -279,7 +282,7 @@ func (l *Lease) neededMode() Mode {
 }
 
 // askKind returns the kind of the next acquire of l: OpTry if only tries wait for l. It sets l.ttl
-// to the longest TTL of the waiters that the lease can serve together.
+// to the longest TTL of the readers that wait, or to the TTL of the first other waiter.
 func (t *Table) askKind(l *Lease) OpKind {
 	kind := OpJoin
 	if l.nHolds == 0 {
@@ -312,7 +315,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 		op.Token = 0
 	}
 	if k == OpTry || k == OpJoin {
-		l.orphan = false // the present store session may have the token, too
+		l.orphan = false // the token may now depend on the present store session, not on a lost one
 	}
 	op.ShortLived = k == OpJoin && l.asked.shortLived
 	if w := l.queue().front(); w != nil && (k == OpTry || k == OpJoin) {
@@ -325,7 +328,9 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	out.Ops = append(out.Ops, op)
 }
 
-// beginRelease makes the release of a lease, or of an acquire that has been sent, pending.
+// beginRelease makes the release of a lease, or of an acquire that has been sent, pending. endsAt
+// allows for a request without an answer that reaches the store late: a renewal just before the
+// lease ends there, or an acquire up to maxTTL from now.
 func (t *Table) beginRelease(l *Lease, now int64, out *Effects) {
 	var endsAt int64
 	switch {

@@ -21,8 +21,8 @@
 //	none → asked        a waiter needs the lease
 //	asked → held        the store has granted the lease
 //	asked → none        another host has the key, or the store has refused the request
-//	asked → releasing   the answer is no longer of use here, or cannot be used
-//	held → releasing    nothing needs the lease and it does not linger, or its deadline has passed
+//	asked → releasing   the answer cannot be used, or no waiter needs the lease as requested
+//	held → releasing    no owner holds the key and no waiter can get it, or the deadline has passed
 //	held → none         the store no longer has the lease
 //	releasing → none    the store has confirmed the release, or has dropped the lease by itself
 //	releasing → closed  at a pair: one store has lost the lease, and its holders may not know yet

@@ -40,8 +40,8 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.nHolds == 0 {
 		return
 	}
-	l.confirmReleaser(out)
-	if l.isLock() { // a semaphore may have another permit for a try
+	l.confirmReleaser(out) // if a release waits: the lease stays with this host
+	if l.isLock() {        // a semaphore may have another permit for a try
 		t.refuseTries(l, protocol.Busy, -1, now, out)
 	}
 }
@@ -110,7 +110,8 @@ func (l *Lease) fits(w *waiter) bool {
 
 // mayHandoff reports whether a handoff to another local owner is allowed. While another host waits,
 // up to MaxHandoffs handoffs are allowed, for up to MaxHandoffTime. Both count from when this host
-// learned that the key is contended.
+// learned that the key is contended. Tenure bounds the handoffs of keys for which other hosts
+// cannot queue.
 func (t *Table) mayHandoff(l *Lease, now int64) bool {
 	if tenure := l.ns.Tenure; tenure > 0 && now-l.held.since >= int64(tenure) {
 		return false
@@ -172,7 +173,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	t.indexOwner(l, h)
 	t.addToSession(h)
 	re := w.req
-	w.hadToWait = w.hadToWait && now > w.since
+	w.hadToWait = w.hadToWait && now > w.since // dropWaiter counts it
 	t.dropWaiter(w)
 	m := t.grantOf(h, re)
 	m.Handoff = !fresh && l.state == stateHeld

@@ -29,7 +29,7 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 	return nil
 }
 
-// indexFrom is the number of holds from which a lease keeps an index of their owners.
+// indexFrom is the number of holds or waiters above which an index of their owners is kept.
 const indexFrom = 12
 
 // addToSession adds h to the holds of its session and of its semaphore, if it has one, and to the
@@ -102,8 +102,8 @@ func (t *Table) countEnd(h *hold, now int64) *Stats {
 	return s
 }
 
-// end removes h, which is not lost unless it was lost by force. The caller has to call advance
-// afterwards.
+// end removes h. It counts h as released, unless force has counted it as lost before. The caller
+// has to call advance afterwards.
 func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	if h.forced {
 		t.dropHold(h)

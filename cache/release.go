@@ -23,7 +23,7 @@ type Release struct {
 func (t *Table) Release(q *Release, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil { // theHold has answered q
-		t.acknowledged(q, now, out)
+		t.acknowledged(q, now, out) // if the hold was lost by force, its key may open now
 		return
 	}
 	if h.count > 1 && !q.All {
@@ -31,6 +31,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		out.released(q.Re, h.count)
 		return
 	}
+	// A hold that a multi-acquire gives back is never late: its client did not get to use it.
 	if q.Cause != CauseRelease || !t.endLate(h, now, out) {
 		t.end(h, q.Cause, now, out)
 	}

@@ -200,7 +200,7 @@ func (t *Table) downgradeAnswered(l *Lease, op *Op, r *Result, sent, now int64, 
 		return
 	}
 	if t.expire(l, now, out); l.state != stateHeld {
-		return // as in renewalAnswered
+		return // the answer came too late
 	}
 	switch r.Status {
 	case Done:

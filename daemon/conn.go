@@ -93,7 +93,7 @@ func (c *conn) read() {
 	t := &c.turn
 	more := len(buf) > 0 // there may be whole frames in buf
 	for {
-		if !c.keepPace(t) {
+		if !c.keepPace(t) { // a freeze has begun
 			c.input = buf
 			return
 		}
@@ -123,9 +123,10 @@ func (c *conn) read() {
 	c.peerGone()
 }
 
-// handle handles the frames in b, and yields to other readers from time to time. For a user with a
-// rate limit it handles one quota, and keepPace then waits if the user is over the limit. It moves
-// the rest of b to the front. more reports whether the rest may contain whole frames.
+// handle handles the frames in b. t.count yields to other readers from time to time. For a user
+// with a rate limit, handle stops after one quota, and keepPace then waits if the user is over the
+// limit. It moves the rest of b to the front. more reports whether the rest may contain whole
+// frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 	t.limit = c.s.RateLimit()
 	all, cost := b, 0
@@ -278,7 +279,7 @@ func (c *conn) writeRest(buf *[]byte, rest []byte) {
 			break
 		}
 		if err != nil {
-			break
+			break // writing stays true, so that nobody else writes to the broken connection
 		}
 		*buf = c.s.Swap(*buf)
 		if rest = *buf; len(rest) == 0 && c.finishWriting() {

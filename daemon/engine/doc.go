@@ -6,7 +6,8 @@
 //
 // # The path of a request
 //
-// An acquire passes through these files, in this order. Reading them needs no others:
+// An acquire of a lock passes through these files, in this order. Reading them needs no others,
+// except for the fields of a lease (cache/table.go). Acquires of permits are in cache/semaphore.go.
 //
 //  1. daemon/conn.go (read, handle) reads bytes from the socket.
 //  2. request.go (ReceiveUpTo, handle, acquire) cuts a frame, decodes it with package protocol, and

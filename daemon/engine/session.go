@@ -14,7 +14,7 @@ import (
 
 // Transport carries a session's output to its client. The engine calls Flush, without mutexes held,
 // when there may be output. It calls Kill, perhaps with mutexes held, to end the session; Kill must
-// not block. The last frame of the output then gives the reason.
+// not block. The last frame of the output then gives the reason, unless the client does not read.
 type Transport interface {
 	Flush()
 	Kill()
@@ -143,7 +143,9 @@ func SessionOf(c *cache.Session) *Session { return c.Shell.(*Session) }
 // maxEnds bounds the holds and waits that End gives up before it yields to other goroutines.
 const maxEnds = 32
 
-// End releases the holds of the session and withdraws its waits. No other function does so.
+// End releases the holds of the session and withdraws its waits. No other function releases holds
+// because a session has ended. End visits shards until none is marked: a request that was being
+// handled may have marked one meanwhile.
 func (e *Engine) End(s *Session) {
 	s.ended.Store(true)
 	s.core.Ended.Store(true)
@@ -211,8 +213,8 @@ func (s *Session) lastHeard(now int64) int64 {
 	return s.heard.Load()
 }
 
-// Stated returns the latest validity that was stated to the client. After the call the session gets
-// no more keepalives.
+// Stated returns the latest validity that was stated to the client. After the call nothing more is
+// put into the outbox, so that the client gets no later validity.
 func (s *Session) Stated() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -376,7 +378,7 @@ func failText(m *cache.Message) string {
 	return text
 }
 
-// Fatal ends the session. The last frame gives the reason.
+// Fatal ends the session. The last frame gives the reason, unless the client does not read.
 func (s *Session) Fatal(c protocol.Code, msg string) {
 	s.mu.Lock()
 	if s.killed {

@@ -86,7 +86,8 @@ func (e *Engine) pushOps(sh *shard, now int64, a *followUp) {
 			sl.renewals.Push(*op)
 			a.addWork(sl, workRenewals)
 		case sl.info.Pair && op.Kind.Ends() && sl.Down() != nil:
-			// One store of the pair may be reachable, and the pump refuses the ops of main.
+			// The op ends a token at both stores of a pair. One of them may be reachable, although
+			// the pair counts as down, and the pump refuses the ops of main then.
 			sl.ends.Push(*op)
 			a.addWork(sl, workEnds)
 		default:
@@ -244,8 +245,8 @@ type internalReply interface {
 	answered(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// grantRecorder is an internalReply that also has to know of a grant before anything else happens to
-// the key. granted is called with the shard's mutex held, before answered.
+// grantRecorder is an internalReply that also has to know of a grant before anything else happens
+// to the key. granted is called with the shard's mutex held, before answered.
 type grantRecorder interface {
 	granted(e *Engine, m *cache.Message, now int64)
 }
