@@ -224,7 +224,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("in an outage", "held locks last until their deadlines; new acquires are refused at once")
 	}
 	if len(n.Users)+len(n.Groups) > 0 {
-		line("who may", "users %s, groups %s", orNone(n.Users), orNone(n.Groups))
+		line("allowed", "users %s, groups %s", orNone(n.Users), orNone(n.Groups))
 	}
 }
 

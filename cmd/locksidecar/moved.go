@@ -116,7 +116,7 @@ func (s *status) movedText() string {
 	case s.Moved == nil && s.movedErr != nil:
 		return "not known: " + s.movedErr.Error()
 	case len(s.Moved) == 0:
-		return "none is left at a store that its key has left"
+		return "every lock is at the store of its key"
 	}
 	var parts []string
 	for _, m := range s.Moved {

@@ -33,7 +33,7 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 			p.ends(0)
 		}
 	}
-	const none = "none is left at a store that its key has left"
+	const none = "every lock is at the store of its key"
 	says(none, `"moved": []`)
 	before := h.run("lock", "m:before", "--", "sh", "-c", "echo up; read x; exit 0")
 	before.line()
@@ -179,7 +179,7 @@ func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
 		eventually(t, "no lock is left", func() bool {
 			p := h.run("status")
 			p.ends(0)
-			return strings.Contains(p.rest(), "none is left at a store that its key has left")
+			return strings.Contains(p.rest(), "every lock is at the store of its key")
 		})
 		h.daemon.signal(syscall.SIGTERM)
 		h.daemon.ends(0)
