@@ -71,7 +71,8 @@ func (w *World) firstConf() *conf {
 func (w *World) limits() engine.Limits {
 	return engine.Limits{MaxHolds: int(w.p.MaxHolds), MaxWaiters: int(w.p.MaxWaits),
 		MaxFrame: maxFrame, OutBuffer: w.p.Out,
-		Users: engine.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}}
+		Users: engine.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits,
+			Rate: w.p.Rate}}
 }
 
 // policy draws the settings of a namespace from the settings that this world may use. If there is
@@ -189,6 +190,9 @@ func (w *World) edit(c *conf) *conf {
 		if w.chance(500) && next.limits.MaxHolds < 1000 {
 			next.limits.MaxHolds, next.limits.MaxWaiters = max(1, next.limits.MaxHolds/2),
 				max(1, next.limits.MaxWaiters/2)
+		}
+		if w.p.Rate > 0 {
+			next.limits.Users.Rate = w.p.Rate * w.pick(3)
 		}
 	}
 	return next

@@ -21,6 +21,7 @@ type conn struct {
 	inSocket int  // bytes towards the client that it has not read
 	stuck    bool // what the daemon says waits for room there
 
+	pacing       pacing
 	heard        int64  // when the daemon read from it last
 	heardFrost   int64  // how long the host had stood still by then
 	asked        int64  // when the daemon sent the first keepalive since; 0 for none
@@ -59,7 +60,7 @@ func (s *stream) send(at int64, b []byte, q *request, fin bool) int64 {
 }
 
 // take returns the bytes that have arrived.
-func (s *stream) take(now int64, b []byte, each func(*request)) (_ []byte, fin bool) {
+func (s *stream) take(now int64, b []byte, each func(q *request, end int)) (_ []byte, fin bool) {
 	n := 0
 	for _, c := range s.chunks {
 		if c.at > now {
@@ -68,7 +69,7 @@ func (s *stream) take(now int64, b []byte, each func(*request)) (_ []byte, fin b
 		b = append(b, c.b...)
 		fin = fin || c.fin
 		if c.q != nil {
-			each(c.q)
+			each(c.q, len(b))
 		}
 		n++
 	}
@@ -86,6 +87,9 @@ func (k *conn) at(t int64, do func()) {
 // accept is the daemon's side of a new connection.
 func (k *conn) accept() {
 	k.s = k.h.eng.Open(engine.Peer{PID: -1, UID: k.c.uid, GID: -1, Watched: true}, k)
+	if k.h.w.p.Rate > 0 {
+		k.pacing.limit, k.pacing.uncharged, k.pacing.setup = k.s.RateLimit(), connCost, true
+	}
 }
 
 // say sends bytes of the client to the daemon.
@@ -110,24 +114,46 @@ func (k *conn) readable() {
 	if k.h.passing { // it is read when the next process has taken over
 		return
 	}
+	if k.pacing.delayed {
+		if k.up.closedBy(k.h.asOf) { // what the client has sent before does not count
+			k.endDelay()
+			k.leave()
+		}
+		return
+	}
 	var fin bool
 	had := len(k.unread)
-	k.unread, fin = k.up.take(k.h.asOf, k.unread, k.arrives)
+	k.unread, fin = k.up.take(k.h.asOf, k.unread, func(q *request, end int) {
+		if k.h.w.p.Rate > 0 {
+			k.pacing.coming = append(k.pacing.coming, coming{q, end})
+		} else {
+			k.arrives(q)
+		}
+	})
 	if k.ended {
 		return
 	}
 	if k.s == nil {
 		k.accept()
 	}
-	if !k.unresponsive && len(k.unread) > had {
+	switch {
+	case k.unresponsive || len(k.unread) == had && !k.pacing.more:
+	case k.h.w.p.Rate > 0:
+		if !k.keepPace() { // of the connection itself
+			k.paced()
+		}
+	default:
 		rest, ok := k.s.Receive(k.unread)
 		if len(rest) < len(k.unread) { // part of a frame does not count
-			k.heard, k.heardFrost, k.asked = k.h.w.now, k.h.stood(), 0
+			k.hears()
 		}
 		k.unread = k.unread[:copy(k.unread, rest)]
 		k.unresponsive = !ok
 	}
 	if fin {
+		if k.pacing.delayed {
+			k.endDelay()
+		}
 		k.leave()
 	}
 }

@@ -90,7 +90,7 @@ func (h *host) keepsSilent() {
 	}
 	for id := range h.audit {
 		k, sp := h.connOf(id.session), h.conf.of(id.key)
-		if k == nil || k.killed || sp.Heartbeat == 0 {
+		if k == nil || k.killed || k.pacing.delayed || sp.Heartbeat == 0 {
 			continue
 		}
 		since := max(k.heard, h.began[id.session])
@@ -123,6 +123,9 @@ func (w *World) wasSilent(k *conn, key string) {
 	}
 	if k.stuck || w.p.Faults[hostLag] > 0 {
 		return
+	}
+	if k.pacing.delayed {
+		w.fail("silent", key, "client %d has lost a hold as silent, and is not read", k.c.id)
 	}
 	if quiet := w.now - k.heard; quiet < w.p.Heartbeat*98/100 {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)

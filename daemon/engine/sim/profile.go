@@ -68,6 +68,7 @@ type Profile struct {
 	MaxWaits   int64
 	UserHolds  int // of all clients of a host together; 0 for no bound
 	UserWaits  int
+	Rate       int // requests of a user in a second; 0 for no bound
 	Out        int // bytes of a session's outbox
 	Rebase     bool
 	Semaphores []int // how many permits each has

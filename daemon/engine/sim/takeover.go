@@ -14,6 +14,11 @@ import (
 // edited configuration.
 func (h *host) takeOver(tries int, without bool) {
 	h.passing = true
+	for _, k := range h.conns {
+		if k.pacing.delayed { // the freeze ends the delay
+			k.endDelay()
+		}
+	}
 	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
 	switch busy := h.busy(); {
 	case leaving && !without: // the daemon refuses
