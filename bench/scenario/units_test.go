@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"os"
 	"os/exec"
 	"testing"
 )
@@ -19,11 +18,7 @@ func TestUnits(t *testing.T) {
 	for _, f := range e.Report.Faults {
 		t.Error(f)
 	}
-	text, err := os.ReadFile(scaleFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name := range readCosts(t, string(text)).of {
+	for name := range readCosts(t, readPage(t, costsFile)).of {
 		if e.Report.Values(unitsScene, name, "cpu_us") == nil &&
 			e.Report.Values(unitsScene, name, "bytes") == nil {
 			t.Errorf("%q was not measured", name)
