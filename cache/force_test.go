@@ -165,6 +165,27 @@ func TestForceOfOneReaderLeavesTheOthers(t *testing.T) {
 	b.balanced(1)
 }
 
+func TestForceEndsTheHoldOfEveryReader(t *testing.T) {
+	b := newBench(t, nil)
+	readers := [...]*Session{b.session(), b.session(), b.session()}
+	b.acquire(readers[0], "k", shared)
+	b.granted(OpJoin, 5)
+	for _, r := range readers[1:] {
+		b.only(b.acquire(r, "k", shared), MsgGranted, protocol.OK)
+	}
+	ms, ended, _ := b.force("k", false, 0)
+	told := map[*Session]bool{}
+	for _, m := range ms {
+		told[m.Re.Session] = m.Kind == MsgLost && m.Reason == protocol.LostForced
+	}
+	for i, r := range readers {
+		if !told[r] || b.tab.locks["k"].find(r, 0) != nil || len(ended) != len(readers) {
+			t.Fatalf("reader %d: told %v, %d holds ended", i, told[r], len(ended))
+		}
+	}
+	b.balanced(3)
+}
+
 func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.session()
