@@ -66,6 +66,13 @@ func (l *Lane) Push(ops ...Op) {
 	l.mu.Unlock()
 }
 
+// Discard drops the waiting ops. It is for ops whose results are of no use any more.
+func (l *Lane) Discard() {
+	l.mu.Lock()
+	l.waiting = queue{}
+	l.mu.Unlock()
+}
+
 // Full reports whether the waiting ops fill all the batches that can be in flight together.
 func (l *Lane) Full() bool {
 	l.mu.Lock()

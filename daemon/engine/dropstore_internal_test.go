@@ -242,6 +242,28 @@ func TestAStoreWithARenewalInFlightIsNotDropped(t *testing.T) {
 	d.drop(true)
 }
 
+// A store goes down for good, and a reload removes it. The renewals that wait for it concern leases
+// that have ended.
+func TestAStoreThatStaysDownIsDroppedOnceItsLeasesHaveEnded(t *testing.T) {
+	d := newTwoStores(t)
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), TTL: 30000})
+	d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5})
+	d.granted(7)
+	d.e.StoreDown(d.other, errors.New("down"))
+	d.route(Namespace{})
+	for range 20 {
+		d.now.Add(int64(10 * time.Second))
+		d.e.Tick()
+	}
+	if waiting, _ := d.other.renewals.Depth(); waiting == 0 {
+		t.Error("no renewal waits")
+	}
+	if n := d.e.LeasesAt(d.other); n != 0 {
+		t.Fatalf("%d leases", n)
+	}
+	d.drop(true)
+}
+
 // The goroutines of a store end after it has been dropped, so it can still report that it is down.
 // Tables do not remember the store for that: a takeover would look for it.
 func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {

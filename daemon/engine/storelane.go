@@ -154,6 +154,8 @@ func (e *Engine) DropStore(sl *StoreLane) bool {
 	if e.LeasesAt(sl) > 0 {
 		return false
 	}
+	// No lease needs the renewals that wait. While a store is down, they would wait forever.
+	sl.renewals.Discard()
 	waiting, flying := depth(sl.lanes()...) // after the leases, because only leases add ops
 	if waiting+flying > 0 {
 		return false
