@@ -93,6 +93,8 @@ type Op struct {
 	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
 	Floor uint64        // the highest base known here; a new one is larger
 	Store int           // the store's number; for the caller
+	// Until is for OpRenew: the deadline of the lease. The result is of no use after it.
+	Until int64
 
 	Ref *Lease
 	Gen uint64

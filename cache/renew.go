@@ -70,7 +70,8 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	t.gen++
 	l.held.renewGen = t.gen
 	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.held.rebase, Key: l.key,
-		Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
+		Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l), Until: l.held.until,
+		Store: l.st.ID, Ref: l, Gen: t.gen})
 }
 
 // track tells the renewer of a change of l. Leases that are held, or will be, are renewed before

@@ -26,6 +26,9 @@ func TestAClientsRenewalIsAnsweredBehindADowngrade(t *testing.T) {
 				&b.out)
 			b.take()
 			renewal := b.op(OpRenew)
+			if until := b.tab.locks["k"].held.until; renewal.Until != until {
+				t.Errorf("its answer counts until %d, and the lease ends at %d", renewal.Until, until)
+			}
 			b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f},
 				b.now, &b.out)
 			b.only(b.take(), MsgGranted, protocol.OK)

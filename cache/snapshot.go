@@ -388,6 +388,7 @@ func (t *Table) SnapshotOp(c *Coder, op *Op) {
 	Num(c, &op.Token)
 	Num(c, &op.TTL)
 	Num(c, &op.Floor)
+	Num(c, &op.Until)
 	Num(c, &op.Gen)
 	if c.Reading {
 		op.Ref = t.refOf(op)

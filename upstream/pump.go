@@ -199,14 +199,33 @@ func (p *Pump) apply(b *Batch, down whileDown) {
 	}
 	ctx, cancel := context.WithTimeout(while, p.timeout)
 	defer cancel()
-	if err := p.store.Apply(ctx, b.Ops, b.Results); err != nil && while.Err() == nil {
-		p.observer.Failed(err)
-		if errors.Is(err, ErrDown) {
-			p.Suspect()
+	n := b.lateLast()
+	if n > 0 {
+		err := p.store.Apply(ctx, b.Ops[:n], b.Results[:n])
+		if err != nil && while.Err() == nil {
+			p.observer.Failed(err)
+			if errors.Is(err, ErrDown) {
+				p.Suspect()
+			}
+		}
+		b.Took = max(1, p.clock()-b.Sent)
+	}
+	p.observer.Deliver(b)
+}
+
+// lateLast moves the renewals of leases that have ended behind the other ops, and returns the number
+// of the others. After an outage there can be many. A store could also take one for the renewal of a
+// lease that nobody else has got since, and then keep the key from everybody for a TTL.
+func (b *Batch) lateLast() int {
+	late := func(op *Op) bool { return op.Kind == cache.OpRenew && op.Until <= b.Sent }
+	n := 0
+	for i := range b.Ops {
+		if !late(&b.Ops[i]) {
+			b.Ops[n], b.Ops[i] = b.Ops[i], b.Ops[n]
+			n++
 		}
 	}
-	b.Took = max(1, p.clock()-b.Sent)
-	p.observer.Deliver(b)
+	return n
 }
 
 // Suspect asks for a ping because the store may be down.

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -279,4 +281,56 @@ func TestClosingAPumpWhileItsStoreIsDown(t *testing.T) {
 		b.ask(b.renewals, 2)
 		b.Close()
 	})
+}
+
+// recorder is a store that records the tokens that it is asked about.
+type recorder struct {
+	upstream.Store
+	asked chan []uint64
+}
+
+func (s *recorder) Info() upstream.Info { return upstream.Info{} }
+
+func (s *recorder) Apply(_ context.Context, ops []upstream.Op, rs []upstream.Result) error {
+	var tokens []uint64
+	for i := range ops {
+		tokens = append(tokens, ops[i].Token)
+		rs[i].Status = cache.Done
+	}
+	s.asked <- tokens
+	return nil
+}
+
+// Renewals have waited for the end of an outage. The leases of some have ended.
+func TestAPumpDoesNotRenewWhatHasEnded(t *testing.T) {
+	s := &recorder{asked: make(chan []uint64, 2)}
+	got := make(chan map[uint64]cache.Status, 2)
+	l := upstream.NewLane(1, 64)
+	p := upstream.NewPump(s, func() int64 { return 100 },
+		upstream.Observer{Deliver: func(b *upstream.Batch) {
+			all := map[uint64]cache.Status{}
+			for i := range b.Ops {
+				all[b.Ops[i].Token] = b.Results[i].Status
+			}
+			got <- all
+		}, Failed: func(err error) { t.Error(err) }})
+	defer p.Close()
+	renewal := func(token uint64, until int64) upstream.Op {
+		return upstream.Op{Kind: cache.OpRenew, Key: fmt.Sprint(token), Token: token, Until: until}
+	}
+	l.Push(renewal(1, 100), renewal(2, 101), renewal(3, 50), renewal(4, cache.Forever))
+	p.RunPatient(l)
+	l.Kick()
+	if tokens := <-s.asked; !slices.Equal(tokens, []uint64{2, 4}) {
+		t.Errorf("the store was asked about %v", tokens)
+	}
+	want := map[uint64]cache.Status{1: cache.Unknown, 2: cache.Done, 3: cache.Unknown, 4: cache.Done}
+	if all := <-got; !maps.Equal(all, want) {
+		t.Errorf("the results are %v", all)
+	}
+	l.Push(renewal(5, 99))
+	l.Kick()
+	if all := <-got; len(all) != 1 || all[5] != cache.Unknown || len(s.asked) > 0 {
+		t.Errorf("the results are %v", all)
+	}
 }
