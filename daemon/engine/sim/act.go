@@ -222,7 +222,11 @@ func (c *client) odd() {
 	case 7:
 		c.send(&request{op: protocol.OpPing}, &protocol.Request{})
 	case 8:
-		c.send(&request{op: protocol.OpList}, &protocol.Request{Limit: 1 + uint64(w.pick(5))})
+		q := &request{op: protocol.OpList}
+		if w.p.Queries && w.chance(500) {
+			q.op = protocol.OpStored
+		}
+		c.send(q, &protocol.Request{Limit: 1 + uint64(w.pick(5))})
 	case 9:
 		c.staleRelease(h)
 	case 10:

@@ -143,7 +143,8 @@ func (c *client) failed(q *request, code protocol.Code) {
 		if code == protocol.Denied && c.w.p.Users > 1 {
 			return
 		}
-		if code != protocol.Unavailable && (code != protocol.Limit || c.w.p.MaxHolds > 1000) {
+		if code != protocol.Unavailable &&
+			(code != protocol.Limit || c.w.p.MaxHolds > 1000 && !c.w.p.Queries) {
 			bad()
 		}
 	default:

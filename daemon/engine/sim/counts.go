@@ -123,6 +123,7 @@ const (
 	manyAlone   // keys of multi-acquires that a host granted alone
 	queuedOps   // ops that waited in a main lane at a takeover
 	lowerLimits // acquires of a semaphore with fewer permits than others have named
+	queried     // queries of stores that were answered
 	delays      // of readers by the rate limit of a user
 	nTallies
 )
@@ -145,7 +146,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared",
 	"degraded grants of multi-acquires", "ops taken over in a queue",
-	"lower limits of semaphores", "delays by rate limits"}
+	"lower limits of semaphores", "queries of stores", "delays by rate limits"}
 
 func (t tally) String() string { return tallyNames[t] }
 

@@ -20,6 +20,7 @@
 //   - conn.go has the daemon's sockets, readers and writers, clients that read slowly, and sessions
 //     that the daemon ends (daemon/conn.go);
 //   - pace.go has the rate limit of users (daemon/turn.go);
+//   - query.go runs queries of stores (storeSet.ask), which find nothing in the stores;
 //   - host.drain is the daemon's drain (daemon/drain.go). Signals, the lock file, stale sockets and
 //     the watch on peers' processes have no counterpart. A client that dies is gone at once, or
 //     with its socket;

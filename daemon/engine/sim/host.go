@@ -26,6 +26,7 @@ type host struct {
 	draining bool
 	passing  bool  // another process is about to take over
 	emptied  int64 // while passing: when no op was left in the main lanes; see busy
+	queries  int   // of stores in progress
 	stopped  bool  // while passing: the timer and the main lanes are stopped, too
 	frozen   int64 // nothing happens here before
 	frost    int64 // how long it has been frozen altogether
@@ -86,7 +87,7 @@ func (h *host) trueTime(c int64) int64 {
 func (h *host) start() {
 	h.gen++
 	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
-	h.emptied, h.stopped = 0, false
+	h.emptied, h.stopped, h.queries = 0, false, 0
 	clear(h.waits)
 	clear(h.audit)
 	clear(h.released)
@@ -120,6 +121,9 @@ func (h *host) newEngine() {
 			h.wake(at)
 		}
 	})
+	if w.p.Queries {
+		h.eng.SetQueries(h.ask)
+	}
 	h.eng.Observe(observer{h})
 	h.eng.SetAudit(true)
 }
@@ -288,7 +292,7 @@ func (h *host) drain(forSo int64) {
 	end := h.w.now + forSo
 	var poll func()
 	poll = func() {
-		if h.eng.Held() > 0 && h.w.now < end {
+		if (h.eng.Held() > 0 || h.queries > 0) && h.w.now < end {
 			h.after(20*ms, poll)
 			return
 		}

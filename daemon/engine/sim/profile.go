@@ -86,6 +86,7 @@ type Profile struct {
 	Pairs          bool // some namespaces are kept in two stores at once
 	Move           bool // all keys move from one store to another, in three rollouts
 	OneShard       bool // all keys are in the same shard of the lock table
+	Queries        bool // daemons query their stores, and answer some requests later
 	Queued         bool // takeovers may come while ops wait in the main lanes
 	Users          int  // how many users there are, where some namespaces are not for all of them
 

@@ -92,6 +92,8 @@ func (c *client) handle(m protocol.Message) {
 		_, err = m.Number()
 	case protocol.OpList:
 		_, _, err = m.List()
+	case protocol.OpStored:
+		_, _, err = m.Stored()
 	}
 	if err != nil {
 		c.w.fail("protocol", "", "reply to a %s: %v", requestNames[q.op], err)

@@ -60,6 +60,8 @@ func (h *host) takeOver(tries int, without bool) {
 func (h *host) busy() bool {
 	queued, flying, others := h.depth()
 	switch {
+	case h.queries > 0:
+		return true
 	case !h.w.p.Queued:
 		return queued+flying+others > 0
 	case h.stopped:

@@ -40,6 +40,9 @@ func (c *client) wrong() {
 		p.Op, p.TTL = protocol.OpRenew, 50
 	case 8: // no operation, or one for which this daemon has nobody to ask
 		p.Op, q.wrong = []protocol.Op{99, protocol.OpStored}[w.pick(2)], protocol.Unsupported
+		if w.p.Queries { // its daemon knows the other one
+			p.Op = 99
+		}
 		if p.Op == protocol.OpStored {
 			p.Key, p.Limit = nil, 1
 		}
