@@ -164,7 +164,7 @@ func TestOtherUsers(t *testing.T) {
 			h.takenOver("--config", config)
 		}
 		if code, out := as(0, 0, nil, lock("more")...); code == 0 ||
-			!strings.Contains(out, "user's sessions hold") {
+			!strings.Contains(out, "this user has reached the limit of held locks") {
 			t.Errorf("taken over: %v: exit code %d, %s", took, code, out)
 		}
 		if code, out := as(2001, 3001, nil, lock("other")...); code != 0 {
