@@ -115,7 +115,7 @@ func (se *session) lockHolders(ctx context.Context, key string, limit int) (
 		return nil, err
 	}
 	n := min(holders(q, first.Mode), limit)
-	for _, reader := range q[min(1, len(q)):max(min(1, len(q)), n)] {
+	for _, reader := range q[min(1, n):n] { // all may have left since the first was read
 		one := first
 		one.Base, one.Daemon, one.Token = 0, sessionName(reader.sid), reader.token
 		one.Holder, one.Mine = "session "+one.Daemon, reader.sid == se.id

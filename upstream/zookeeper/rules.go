@@ -45,9 +45,9 @@ func contention(q []node, at int, mode cache.Mode, sid int64) (waits, tries bool
 }
 
 // holders returns how many nodes of a queue hold the lock: one, or the readers before the first
-// exclusive one.
+// exclusive one. None do if the queue is empty.
 func holders(q []node, mode cache.Mode) int {
-	n := 1
+	n := min(1, len(q))
 	for mode == cache.Shared && n < len(q) && q[n].ours && q[n].shared {
 		n++
 	}
