@@ -45,9 +45,9 @@ type waiter struct {
 // waitQueue is the queue of a key on this host. It alone knows the queue discipline: waiters are
 // served first come, first served.
 //
-// Other code asks for the front, for the waits of one owner, for the waiters that are tries, or
-// whether a new request would have to wait or would be the front. The embedded list has the order
-// of service. admits, in grant.go, decides whether the front may hold the key now.
+// Other code asks for the front, for the waits of one owner, or for the waiters that are tries. It
+// also asks whether a new request would wait or be the front. The embedded list has the order of
+// service. admits, in grant.go, decides whether the front may hold the key now.
 type waitQueue struct {
 	list[waiter, waitsInQueue]
 	n       int32
