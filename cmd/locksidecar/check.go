@@ -57,7 +57,7 @@ well-formed, and else 64.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 && m.namesNoFile(file) && isFile(args[0]) {
+			if len(args) > 0 && m.Env.File(file) == "" && isFile(args[0]) {
 				return usage("%[1]s is a file: to check it, give --config %[1]s; a key of that "+
 					"name is explained with a file named by --config", args[0])
 			}
@@ -76,13 +76,6 @@ well-formed, and else 64.`,
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
-}
-
-// namesNoFile reports whether neither --config, whose value is file, nor the environment names a
-// configuration.
-func (m *Main) namesNoFile(file string) bool {
-	named, _ := m.Env(config.FileVariable)
-	return file == "" && named == ""
 }
 
 func isFile(path string) bool {

@@ -106,7 +106,7 @@ func (d *doctor) configuration(file string) {
 		d.fail(check, "correct the name of the variable", "%v", err)
 		return
 	}
-	if d.m.namesNoFile(file) {
+	if d.m.Env.File(file) == "" {
 		d.ok(check, "not checked; --config FILE checks one")
 		return
 	}

@@ -40,8 +40,9 @@ overrides the file. Set the store's password in the file, in a separate file
 
 After SIGHUP the daemon reads the configuration again: stores, namespaces, limits and
 the log level. With --watch, it also does so after each change of the file. Clients
-notice nothing. A file with an error changes nothing, and the log names the error. SIGTERM and SIGINT have precedence: they cancel a reload or a
-takeover that is in progress.
+notice nothing. A file with an error changes nothing, and the log names the error.
+SIGTERM and SIGINT have precedence: they cancel a reload or a takeover that is in
+progress.
 
 After SIGUSR2 the daemon starts the installed program, which takes over: it gets the
 socket, every client's connection and all locks, and continues in place of this
@@ -68,10 +69,7 @@ trace context are exported as spans, by OTLP over HTTP.
 			again := func() (*proposal, error) { return m.load(file, cmd.Flags()) }
 			w := watcher{}
 			if watched {
-				if w.file = file; file == "" {
-					w.file, _ = m.Env(config.FileVariable)
-				}
-				if w.file == "" {
+				if w.file = m.Env.File(file); w.file == "" {
 					return exit(exitUsage, "--watch: no configuration file is named")
 				}
 				w.used, _ = os.Stat(w.file)

@@ -93,16 +93,22 @@ func (e Env) get(name string) string {
 // FileVariable is the variable that names the configuration file if no flag does.
 const FileVariable = "LOCKSIDECAR_CONFIG"
 
-// Load reads the configuration from file (unless that is empty), the environment, and the flags
-// that were set. Its error names every fault, one on each line. With an error, Load also returns
+// File returns the configuration file: flag, which is the value of the flag, or else the value of
+// FileVariable. It is empty if neither names a file.
+func (e Env) File(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	return e.get(FileVariable)
+}
+
+// Load reads the configuration from the file that env.File returns for file, if any, from the
+// environment, and from the flags that were set. Its error names every fault, one on each line. With an error, Load also returns
 // the part of the configuration that it has read.
 func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 	c := Default(env)
 	var faults []error
-	if file == "" {
-		file = env.get(FileVariable)
-	}
-	if file != "" {
+	if file = env.File(file); file != "" {
 		faults = append(faults, c.readFile(file)...)
 	}
 	if env.get(Find("password").Variable()) != "" || env.get(Find("password_file").Variable()) != "" {
