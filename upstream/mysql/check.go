@@ -86,7 +86,7 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 		return err
 	}
 	s.returning.Store(!s.cfg.plain && v.returns())
-	s.report(v)
+	s.seen.Put(v, func() { s.report(v) })
 	return nil
 }
 
@@ -183,14 +183,8 @@ func checkRights(q quick, t *table) (denied, err error) {
 	return nil, err
 }
 
-// report logs the properties of a server if they are new.
+// report logs the properties of a server.
 func (s *Store) report(v *server) {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	if s.seen.server != nil && *s.seen.server == *v {
-		return
-	}
-	s.seen.server = v
 	log := s.log.With(zap.String("version", v.version), zap.String("addr", s.cfg.Addr()))
 	log.Info("connected to mysql")
 	if !v.durable() {
@@ -247,7 +241,5 @@ func (q quick) rows(query string) ([][]string, error) {
 
 // noDelete reports whether the user may not delete rows.
 func (s *Store) noDelete() bool {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	return s.seen.server != nil && s.seen.server.noDelete
+	return s.seen.Is(func(v *server) bool { return v.noDelete })
 }

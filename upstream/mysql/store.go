@@ -43,10 +43,7 @@ type Store struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	seen struct {
-		sync.Mutex
-		server *server // as last found; guarded by Mutex
-	}
+	seen driverkit.Seen[server]
 }
 
 var _ upstream.Store = (*Store)(nil)
@@ -107,10 +104,8 @@ func (s *Store) Instance() string { return s.instance }
 // Info returns the properties of the store. Its safety is linearizable once a server has been seen
 // that keeps confirmed writes when it crashes.
 func (s *Store) Info() upstream.Info {
-	s.seen.Lock()
-	defer s.seen.Unlock()
 	safety := "best-effort"
-	if s.seen.server != nil && s.seen.server.durable() {
+	if s.seen.Is((*server).durable) {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "mysql", Safety: safety, MinTTL: 500 * time.Millisecond,

@@ -46,7 +46,7 @@ func (s *Store) check(ctx context.Context, c *conn) error {
 	if _, err := c.pg.Prepare(ctx, "apply", s.names.call(), nil); err != nil {
 		return fmt.Errorf("prepare the statement: %w", err)
 	}
-	s.report(v)
+	s.seen.Put(v, func() { s.report(v) })
 	return nil
 }
 
@@ -82,14 +82,8 @@ func (s *Store) inspectServer(ctx context.Context, c *conn) (*server, error) {
 		standbys: int(number(8)), pooler: uint32(number(9)) != c.pg.PID()}, nil
 }
 
-// report logs the properties of a server if they are new.
+// report logs the properties of a server.
 func (s *Store) report(v *server) {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	if s.seen.server != nil && *s.seen.server == *v {
-		return
-	}
-	s.seen.server = v
 	log := s.log.With(zap.String("version", v.version), zap.String("addr", s.cfg.Addr()))
 	log.Info("connected to postgres")
 	if !v.durable() {
@@ -114,7 +108,5 @@ func (s *Store) report(v *server) {
 
 // noDelete reports whether the user may not delete rows.
 func (s *Store) noDelete() bool {
-	s.seen.Lock()
-	defer s.seen.Unlock()
-	return s.seen.server != nil && s.seen.server.noDelete
+	return s.seen.Is(func(v *server) bool { return v.noDelete })
 }

@@ -30,10 +30,7 @@ type Store struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	seen struct {
-		sync.Mutex
-		server *server // as last found; guarded by Mutex
-	}
+	seen driverkit.Seen[server]
 }
 
 var _ upstream.Store = (*Store)(nil)
@@ -85,10 +82,8 @@ func (s *Store) Instance() string { return s.instance }
 // Info describes this store. Its safety is linearizable once a server has been seen that keeps its
 // confirmed commits in a crash, and in a failover to one of its present standbys.
 func (s *Store) Info() upstream.Info {
-	s.seen.Lock()
-	defer s.seen.Unlock()
 	safety := "best-effort"
-	if v := s.seen.server; v != nil && v.durable() && v.replicated() {
+	if s.seen.Is(func(v *server) bool { return v.durable() && v.replicated() }) {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "postgres", Safety: safety, MinTTL: 500 * time.Millisecond,
