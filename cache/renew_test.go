@@ -70,22 +70,20 @@ func TestARenewalDoesNotShortenTheTTLOfOtherReaders(t *testing.T) {
 				b.granted(OpJoin, 5)
 			}
 			f := b.only(b.acquire(short, "k", shared), MsgGranted, protocol.OK).Fence
-			b.tab.Renew(&Renew{Re: Request{Session: short, ID: 98}, Key: []byte("k"), Fence: f,
-				TTL: 2 * second}, b.now, &b.out)
-			b.take()
-			if name == "the lease is renewed" {
-				b.answer(b.op(OpRenew), Result{Status: Done})
+			renew := func(id uint64) {
+				b.tab.Renew(&Renew{Re: Request{Session: short, ID: id}, Key: []byte("k"), Fence: f,
+					TTL: 2 * second}, b.now, &b.out)
+				b.take()
+				if name == "the lease is renewed" {
+					b.answer(b.op(OpRenew), Result{Status: Done})
+				}
 			}
+			renew(98)
 			if ttl := b.tab.locks["k"].ttl; ttl != 30*second {
 				t.Errorf("the lease's TTL is %v", time.Duration(ttl))
 			}
 			b.release(long, "k", f)
-			b.tab.Renew(&Renew{Re: Request{Session: short, ID: 99}, Key: []byte("k"), Fence: f,
-				TTL: 2 * second}, b.now, &b.out)
-			b.take()
-			if name == "the lease is renewed" {
-				b.answer(b.op(OpRenew), Result{Status: Done})
-			}
+			renew(99)
 			if ttl := b.tab.locks["k"].ttl; ttl != 2*second {
 				t.Errorf("the TTL of the last reader's lease is %v", time.Duration(ttl))
 			}

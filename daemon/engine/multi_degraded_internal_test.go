@@ -9,19 +9,26 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Degraded holds have no fence, so a lost one looks like the next one of the same owner.
-func TestAnAcquireManyThatHasLostADegradedHoldLeavesTheNextOne(t *testing.T) {
-	b := newBeating(t)
+// newCutOff returns an engine that grants degraded holds, and a function that lets time pass.
+func newCutOff(t *testing.T) (b *beating, pass func(time.Duration)) {
+	t.Helper()
+	b = newBeating(t)
 	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Local: true, LocalAfter: 1}},
 		nil); err != nil {
 		t.Fatal(err)
 	}
 	b.e.StoreDown(b.u, errors.New("cut off"))
-	pass := func(d time.Duration) {
+	pass = func(d time.Duration) {
 		b.now.Add(int64(d))
 		b.e.Tick()
 	}
 	pass(time.Second)
+	return b, pass
+}
+
+// Degraded holds have no fence, so a lost one looks like the next one of the same owner.
+func TestAnAcquireManyThatHasLostADegradedHoldLeavesTheNextOne(t *testing.T) {
+	b, pass := newCutOff(t)
 	acquire := func(s *Session, key string) {
 		send(s, &protocol.Request{Op: protocol.OpAcquire, ID: 5, Key: []byte(key), Owner: 7,
 			Wait: protocol.WaitAlways})
@@ -46,23 +53,13 @@ func TestAnAcquireManyThatHasLostADegradedHoldLeavesTheNextOne(t *testing.T) {
 	send(other, &protocol.Request{Op: protocol.OpRelease, ID: 7, Key: []byte("b"), Owner: 7})
 	pass(time.Millisecond)
 	if n := b.s.Holds(); n != 1 {
-		t.Errorf("a failed acquire-many leaves %d holds, and not that of the later acquire", n)
+		t.Errorf("a failed acquire-many leaves %d holds; it should leave the hold of the later acquire", n)
 	}
 }
 
 // The loss of a degraded hold comes before the engine has passed the grant to the acquire-many.
 func TestAnAcquireManyWhoseDegradedGrantIsLostAtOnceLeavesTheNextHold(t *testing.T) {
-	b := newBeating(t)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Local: true, LocalAfter: 1}},
-		nil); err != nil {
-		t.Fatal(err)
-	}
-	b.e.StoreDown(b.u, errors.New("cut off"))
-	pass := func(d time.Duration) {
-		b.now.Add(int64(d))
-		b.e.Tick()
-	}
-	pass(time.Second)
+	b, pass := newCutOff(t)
 	m := &multiAcquire{s: b.s, id: 6, order: []int{0}, keys: [][]byte{[]byte("a")},
 		ttls: []int64{int64(30 * time.Second)}, deadline: cache.Forever,
 		grants: make([]protocol.Grant, 1), refusals: make([]refusal, 1), held: make([]bool, 1)}
@@ -87,6 +84,6 @@ func TestAnAcquireManyWhoseDegradedGrantIsLostAtOnceLeavesTheNextHold(t *testing
 	m.lost = true // as if another key were lost, too
 	b.e.finish(a, b.now.Load(), nil)
 	if n := b.s.Holds(); n != 1 {
-		t.Errorf("a failed acquire-many leaves %d holds, and not that of the later acquire", n)
+		t.Errorf("a failed acquire-many leaves %d holds; it should leave the hold of the later acquire", n)
 	}
 }

@@ -3,16 +3,14 @@ package mysql_test
 import (
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -354,33 +352,5 @@ func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
 	}
 	wg.Wait()
 	px.Stall(faultproxy.Both, true)
-	if err := px.Refuse(true); err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", px.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			s, err := net.Dial("tcp", srv.Addr())
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(s, c); _ = s.Close() }()
-			go func() { _, _ = io.Copy(c, s); _ = c.Close() }()
-		}
-	}()
-	failed := 0
-	for end := time.Now().Add(bound); p.Ping(t.Context()) != nil && time.Now().Before(end); {
-		failed++
-	}
-	if failed > 1 {
-		t.Errorf("%d pings have failed", failed)
-	}
+	storetest.GivesUpAtOnce(t, p, px, srv.Addr())
 }

@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"io"
+	"net"
 	"testing"
 	"time"
 
@@ -60,5 +62,47 @@ func Eventually(t testing.TB, bound time.Duration, what string, ok func() bool) 
 			t.Fatalf("it never comes true that %s", what)
 		}
 		time.Sleep(min(max(waited/20, 2*time.Millisecond), 25*time.Millisecond))
+	}
+}
+
+// Proxy is the proxy between a store and its server.
+type Proxy interface {
+	Addr() string
+	Refuse(on bool) error // whether new connections are refused
+}
+
+// GivesUpAtOnce lets the address of px lead to the server at addr. The connections of s through px
+// are stalled. It fails t if more than one ping fails then, because s must not try its connections
+// one after the other.
+func GivesUpAtOnce(t testing.TB, s upstream.Store, px Proxy, addr string) {
+	t.Helper()
+	if err := px.Refuse(true); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", px.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", addr)
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(s, c); _ = s.Close() }()
+			go func() { _, _ = io.Copy(c, s); _ = c.Close() }()
+		}
+	}()
+	failed := 0
+	for end := time.Now().Add(bound); s.Ping(t.Context()) != nil && time.Now().Before(end); {
+		failed++
+	}
+	if failed > 1 {
+		t.Errorf("%d pings have failed", failed)
 	}
 }

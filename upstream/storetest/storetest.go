@@ -279,9 +279,8 @@ func (h *host) takeShort(key string, mode cache.Mode) (token, base uint64) {
 	return h.takeFor(key, mode, short)
 }
 
-// takeFor is take with this TTL. A store may refuse a lease that has nearly ended when the answer
-// comes, which a busy machine can cause. After such an answer, takeFor tries again with other
-// tokens, because the remains of the earlier lease may keep the key busy for a while.
+// takeFor is take with this TTL. An answer is slow if the machine is busy. After a slow one, takeFor
+// tries again with other tokens, because the remains of the earlier lease may keep the key busy for a while.
 func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, base uint64) {
 	h.Helper()
 	late := false
@@ -289,13 +288,17 @@ func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, b
 		token = h.token()
 		begin := time.Now()
 		r := h.do(cache.OpTry, mode, key, token, ttl)
-		late = late || time.Since(begin) >= ttl/2
+		late = late || slow(begin, ttl)
 		if r.Status == cache.Granted || !late || time.Now().After(end) {
 			h.want(r, cache.Granted)
 			return token, r.Base
 		}
 	}
 }
+
+// slow reports whether an op with this TTL, which began at begin, has taken so long that a store may
+// refuse its lease.
+func slow(begin time.Time, ttl time.Duration) bool { return time.Since(begin) >= ttl/2 }
 
 // want fails the test unless r has the status st.
 func (w *world) want(r cache.Result, st cache.Status) {
