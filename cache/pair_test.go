@@ -260,9 +260,9 @@ func (b *bench) keptUntil(end int64, r Result) {
 	}
 }
 
-// An acquire for a minute is not answered, so the store may have granted it. Its owner gives up.
-// Another owner, who wants two seconds, asks under the same token, and gives up, too. The token is
-// withdrawn until the minute is over.
+// An acquire with a TTL of a minute is not answered, so the store may have granted it. Its owner
+// gives up. Another owner's acquire, with a TTL of two seconds, uses the same token, and that owner
+// gives up, too. The table repeats the withdrawal of the token until the minute is over.
 func TestATokenIsWithdrawnUntilItsLongestTTLHasEnded(t *testing.T) {
 	b := newBench(t, nil)
 	first, next := b.session(), b.session()

@@ -48,7 +48,7 @@ func openLoop(e *Env) error {
 		p99 := rep.Values(scene, name, "p99_ms")
 		if i == 0 {
 			rep.AtMost("open loop, "+name+", p99 ms", p99, openP99)
-			rep.AtLeast("open loop, "+name+", answered of those due",
+			rep.AtLeast("open loop, "+name+", share of the due requests that were answered",
 				rep.Values(scene, name, "kept_up"), 0.99, 0)
 		}
 		if slices.Sort(p99); p99[len(p99)/2] <= openP99 {

@@ -5,7 +5,7 @@ import "github.com/locksidecar/locksidecar/cache"
 // Snapshot is the whole state of a daemon, besides its descriptors.
 type Snapshot struct {
 	Engine []byte
-	Stores map[string][]byte // the state of those stores that move, by names
+	Stores map[string][]byte // the state that a store's Mover left, by the store's name
 	Conns  []Conn
 }
 

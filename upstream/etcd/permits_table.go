@@ -11,7 +11,7 @@ import (
 type sem struct {
 	key         string
 	sess        *session
-	held, queue string // the beginnings of the keys of holders and of those in the queue
+	held, queue string // prefixes of the keys of holders, and of waiters
 	own         string // how our keys continue
 
 	tokens map[uint64]*lockKey

@@ -84,7 +84,7 @@ func (j *job) abandonLocked() {
 // jobsLocked returns the calls to the node that are in flight or queued.
 func (n *node) jobsLocked() []*job { return slices.Concat(n.running, n.queue) }
 
-// busyKeysLocked returns the keys of those calls.
+// busyKeysLocked returns the keys of the calls that jobsLocked returns.
 func (n *node) busyKeysLocked() map[string]bool {
 	keys := map[string]bool{}
 	for _, j := range n.jobsLocked() {

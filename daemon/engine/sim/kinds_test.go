@@ -67,8 +67,8 @@ func constants(t *testing.T, dir, of, prefix string) map[string]int {
 	return found
 }
 
-// TestEveryKindIsCounted finds a row of Counts for each kind of request, answer, push, op, result,
-// hint and notice that there is. TestSeeds asks that each of those rows was seen (Counts.Missing).
+// TestEveryKindIsCounted checks that Counts has a row for each kind of request, answer, push, op,
+// result, hint and notice. TestSeeds checks that each of these rows was counted (Counts.Missing).
 func TestEveryKindIsCounted(t *testing.T) {
 	const cache, protocol = "../../../cache", "../../../protocol"
 	for _, k := range []struct {
