@@ -52,6 +52,11 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendStr(b, q.Prefix)
 		b = appendStr(b, q.After)
 		b = appendUint(b, q.Limit)
+	case OpForceUnlock:
+		b = appendHead(b, 5, q)
+		b = appendStr(b, q.Key)
+		b = appendUint(b, uint64(q.Mode))
+		b = appendUint(b, q.Fence)
 	default: // ping, and requests without fields
 		b = appendHead(b, 2, q)
 	}
@@ -199,6 +204,11 @@ func AppendCanceled(b []byte, id uint64, found bool) []byte {
 	return appendNumber(b, id, n)
 }
 
+// AppendUnlocked appends the success of a force-unlock: the number of holds that it has ended.
+func AppendUnlocked(b []byte, id, ended uint64) []byte {
+	return appendNumber(b, id, ended)
+}
+
 // AppendPong appends the success of a ping: the daemon's clock, in milliseconds.
 func AppendPong(b []byte, id, now uint64) []byte {
 	return appendNumber(b, id, now)
@@ -342,6 +352,18 @@ func AppendGoingAway(b []byte, drain uint64, msg string) []byte {
 	b, at := openFrame(b)
 	b = appendPushHead(b, 4, EventGoingAway)
 	b = appendUint(b, drain)
+	b = appendStr(b, msg)
+	return closeFrame(b, at)
+}
+
+// AppendReleaseFailed appends the push which reports that the quiet release of a hold has failed.
+func AppendReleaseFailed(b []byte, key string, owner, fence uint64, c Code, msg string) []byte {
+	b, at := openFrame(b)
+	b = appendPushHead(b, 7, EventReleaseFailed)
+	b = appendStr(b, key)
+	b = appendUint(b, owner)
+	b = appendUint(b, fence)
+	b = appendUint(b, uint64(c))
 	b = appendStr(b, msg)
 	return closeFrame(b, at)
 }

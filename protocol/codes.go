@@ -24,6 +24,7 @@ const (
 	OpPing        Op = 10
 	OpList        Op = 11
 	OpStored      Op = 12
+	OpForceUnlock Op = 14
 )
 
 // Code is the result of a request.
@@ -72,10 +73,11 @@ type Event uint8
 
 // The pushes.
 const (
-	EventLost      Event = 64 // a hold is gone
-	EventKeepalive Event = 65 // every hold not reported lost is valid until a given time
-	EventGoingAway Event = 66 // the daemon drains
-	EventFatal     Event = 67 // the daemon ends this connection, with the reason
+	EventLost          Event = 64 // a hold is gone
+	EventKeepalive     Event = 65 // every hold not reported lost is valid until a given time
+	EventGoingAway     Event = 66 // the daemon drains
+	EventFatal         Event = 67 // the daemon ends this connection, with the reason
+	EventReleaseFailed Event = 68 // a quiet release has failed
 )
 
 // Reason says why a hold was lost.
@@ -91,6 +93,9 @@ const (
 	LostShutdown Reason = 6 // the drain time of a stopping daemon is over
 	LostTooLong  Reason = 7 // the longest time is over for which the namespace allows a hold
 	LostSilent   Reason = 8 // the client has not sent the heartbeat that the namespace requires
+
+	// LostUnconfirmed is a reason that only clients use: the store has not confirmed a quiet release.
+	LostUnconfirmed Reason = 255
 )
 
 var reasonNames = [...]string{
@@ -102,6 +107,9 @@ var reasonNames = [...]string{
 func (r Reason) String() string {
 	if int(r) < len(reasonNames) && r > 0 {
 		return reasonNames[r]
+	}
+	if r == LostUnconfirmed {
+		return "unconfirmed"
 	}
 	return "reason_" + itoa(uint64(r))
 }
@@ -152,7 +160,8 @@ const (
 	FlagAsync = 1 << 0
 	// FlagAll ends the whole hold, whatever its count.
 	FlagAll = 1 << 1
-	// FlagQuiet asks for an answer only if the release fails. It is not for release-many.
+	// FlagQuiet asks for no answer. A failure comes as the push release-failed. It is not for
+	// release-many.
 	FlagQuiet = 1 << 2
 
 	releaseManyFlags = FlagAsync | FlagAll

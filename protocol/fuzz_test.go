@@ -140,7 +140,7 @@ func FuzzDecodeMessage(f *testing.F) {
 				}
 			}
 		}
-		for e := EventLost; e <= EventFatal; e++ {
+		for e := EventLost; e <= EventReleaseFailed; e++ {
 			ask := m
 			ask.Event = e
 			_, _ = push(&ask)

@@ -156,7 +156,7 @@ func (m *Message) get(dst ...any) (err error) {
 	return nil
 }
 
-// Number reads the one number of a released, canceled or pong reply.
+// Number reads the one number of a released, canceled, pong or unlocked reply.
 func (m *Message) Number() (v uint64, err error) {
 	if !m.f.next() {
 		return 0, errTruncated
@@ -354,7 +354,7 @@ func (m *Message) Stored() (rows []StoredRow, next string, err error) {
 func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) {
 	var reason uint64
 	err = m.get(&key, &owner, &fence, &reason)
-	return key, owner, fence, Reason(min(reason, 255)), err
+	return key, owner, fence, Reason(min(reason, uint64(LostUnconfirmed)-1)), err
 }
 
 // Keepalive reads a keepalive. until is the time on the daemon's clock until which every hold not
@@ -370,6 +370,13 @@ func (m *Message) Keepalive() (until, left uint64, err error) {
 func (m *Message) GoingAway() (drain uint64, msg string, err error) {
 	err = m.get(&drain, &msg)
 	return drain, msg, err
+}
+
+// ReleaseFailed reads a release-failed push: the quiet release of this hold has failed.
+func (m *Message) ReleaseFailed() (key string, owner, fence uint64, c Code, msg string, err error) {
+	var code uint64
+	err = m.get(&key, &owner, &fence, &code, &msg)
+	return key, owner, fence, Code(min(code, 255)), msg, err
 }
 
 // Fatal reads a fatal push.

@@ -246,6 +246,8 @@ func (d *fields) request(q *Request) error {
 		return d.list(q, maxPlace)
 	case OpStored:
 		return d.list(q, maxStoredPlace)
+	case OpForceUnlock:
+		return d.forceUnlock(q)
 	}
 	return &FieldError{Unsupported, "unknown operation " + itoa(uint64(q.Op))}
 }
@@ -278,6 +280,16 @@ func (d *fields) inspect(q *Request) error {
 		return err
 	}
 	return d.flagsField(q, inspectFlags)
+}
+
+func (d *fields) forceUnlock(q *Request) error {
+	if err := d.keyField(&q.Key); err != nil {
+		return err
+	}
+	if err := d.modeField(q); err != nil {
+		return err
+	}
+	return d.uintField("fence", false, &q.Fence)
 }
 
 func (d *fields) acquireMany(q *Request) error {

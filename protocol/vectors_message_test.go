@@ -55,6 +55,8 @@ func (v *vector) reply() any {
 		return v.uint("found")
 	case OpPing:
 		return v.uint("now")
+	case OpForceUnlock:
+		return v.uint("ended")
 	case OpInspect:
 		return State{uint8(v.num("held")), Mode(v.num("mode")), v.uint("holders"),
 			v.uint("waiters"), v.num("left"),
@@ -120,7 +122,7 @@ func read(m *Message, to Op) (any, error) {
 		return m.Grant()
 	case OpAcquireMany:
 		return m.Grants()
-	case OpRelease, OpCancel, OpPing:
+	case OpRelease, OpCancel, OpPing, OpForceUnlock:
 		return m.Number()
 	case OpInspect:
 		return m.State()
@@ -156,6 +158,8 @@ func write(id uint64, c Code, to Op, x any) []byte {
 			return AppendReleased(nil, id, x)
 		case OpCancel:
 			return AppendCanceled(nil, id, x == 1)
+		case OpForceUnlock:
+			return AppendUnlocked(nil, id, x)
 		}
 		return AppendPong(nil, id, x)
 	case State:
@@ -213,6 +217,9 @@ func push(m *Message) (fields []any, err error) {
 	case EventFatal:
 		c, s, err := m.Fatal()
 		return []any{int64(c), s}, err
+	case EventReleaseFailed:
+		k, o, f, c, s, err := m.ReleaseFailed()
+		return []any{k, int64(o), int64(f), int64(c), s}, err
 	}
 	return nil, nil
 }
@@ -227,6 +234,8 @@ func (v *vector) push() []any {
 		return []any{v.num("drain"), v.str("text")}
 	case EventFatal:
 		return []any{v.num("code"), v.str("text")}
+	case EventReleaseFailed:
+		return []any{v.str("key"), v.num("owner"), v.num("fence"), v.num("code"), v.str("text")}
 	}
 	return nil
 }
@@ -260,6 +269,9 @@ func TestVectorsPushes(t *testing.T) {
 			got = AppendGoingAway(nil, v.uint("drain"), v.str("text"))
 		case EventFatal:
 			got = AppendFatal(nil, Code(v.num("code")), v.str("text"))
+		case EventReleaseFailed:
+			got = AppendReleaseFailed(nil, v.str("key"), v.uint("owner"), v.uint("fence"),
+				Code(v.num("code")), v.str("text"))
 		}
 		if !bytes.Equal(got, v.frame) {
 			t.Errorf("encode\n got %x\nwant %x", got, v.frame)
