@@ -88,15 +88,18 @@ func appendTerms(b []byte, q *Request) []byte {
 }
 
 func appendAcquire(b []byte, q *Request) []byte {
-	traced := given(uint64(len(q.Trace)))
-	b = appendHead(b, 8+max(given(q.Permits), 2*traced), q)
+	more := max(given(q.Permits), 2*given(uint64(len(q.Trace))), 3*given(q.Keep))
+	b = appendHead(b, 8+more, q)
 	b = appendStr(b, q.Key)
 	b = appendTerms(b, q)
-	if q.Permits != 0 || traced > 0 {
+	if more > 0 {
 		b = appendUint(b, q.Permits)
 	}
-	if traced > 0 {
+	if more > 1 {
 		b = appendStr(b, q.Trace)
+	}
+	if more > 2 {
+		b = appendUint(b, q.Keep)
 	}
 	return b
 }
@@ -261,7 +264,11 @@ func AppendList(b []byte, id uint64, rows []Row, next string) []byte {
 }
 
 func appendRow(b []byte, r *Row) []byte {
-	b = appendArray(b, 9)
+	fields := 9
+	if r.Detached {
+		fields++
+	}
+	b = appendArray(b, fields)
 	b = appendStr(b, r.Key)
 	b = appendUint(b, uint64(r.Mode))
 	b = appendUint(b, r.Holders)
@@ -270,7 +277,11 @@ func appendRow(b []byte, r *Row) []byte {
 	b = appendInt(b, r.Left)
 	b = appendUint(b, r.Session)
 	b = appendUint(b, r.PID)
-	return appendStr(b, r.Client)
+	b = appendStr(b, r.Client)
+	if r.Detached {
+		b = appendInt(b, r.UID)
+	}
+	return b
 }
 
 // AppendStored appends one page of the locks that the stores know.

@@ -163,9 +163,14 @@ const (
 	// FlagQuiet asks for no answer. A failure comes as the push release-failed. It is not for
 	// release-many.
 	FlagQuiet = 1 << 2
+	// FlagDetached ends a detached hold, of any session of the same user. It does not go together
+	// with FlagQuiet. It is not for release-many, and neither is FlagNow.
+	FlagDetached = 1 << 3
+	// FlagNow also ends what Keep would keep.
+	FlagNow = 1 << 4
 
 	releaseManyFlags = FlagAsync | FlagAll
-	releaseFlags     = releaseManyFlags | FlagQuiet
+	releaseFlags     = releaseManyFlags | FlagQuiet | FlagDetached | FlagNow
 )
 
 // Flags of an inspect.
@@ -181,6 +186,9 @@ const (
 const (
 	// GrantDegraded marks a grant that this host made alone in an outage. It has no fence.
 	GrantDegraded = 1 << 0
+	// GrantBound marks a grant with Keep whose key opens when the daemon ends, because the store
+	// cannot keep it closed without the daemon.
+	GrantBound = 1 << 1
 )
 
 // Limits on fields, checked when a request is decoded.

@@ -11,7 +11,8 @@ type HolderKind uint8
 
 // The kinds of holders. A later version may have others.
 const (
-	// A client of this daemon, or this host without a client if Session is 0.
+	// A client of this daemon. If Session is 0, it is a detached hold if Fence is not 0, and else this
+	// host without a client.
 	HolderHere HolderKind = 1
 	// A daemon that has registered in the store, on another host or this one.
 	HolderDaemon       HolderKind = 2
@@ -91,6 +92,8 @@ func (h *Holder) String() string {
 
 func (h *Holder) client() string {
 	switch {
+	case h.Session == 0 && h.Fence != 0 && h.UID >= 0: // a detached hold
+		return "user " + strconv.FormatInt(h.UID, 10)
 	case h.Session == 0:
 		return "this host"
 	case h.PID == 0 && h.Client == "":

@@ -74,6 +74,8 @@ type Row struct {
 	Session          uint64 // of one holder; 0 when only waited for
 	PID              uint64 // of that holder's process; 0 when not known
 	Client           string // the holder's name and label
+	Detached         bool   // no session has the hold
+	UID              int64  // of the user of a detached hold, -1 when not known; 0 for another hold
 }
 
 // StoredRow is a lock as a store knows it.
@@ -313,6 +315,17 @@ func (m *Message) List() (rows []Row, next string, err error) {
 			&r.PID, &r.Client)
 		if err != nil {
 			return err
+		}
+		if r.Detached = r.Session == 0 && r.Holders > 0; r.Detached {
+			r.UID = -1
+		}
+		if uid := int64(-1); m.f.left > 0 {
+			if err := m.get(&uid); err != nil {
+				return err
+			}
+			if r.Detached {
+				r.UID = uid
+			}
 		}
 		k, err := small(mode)
 		r.Mode = Mode(k)

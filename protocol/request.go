@@ -23,6 +23,9 @@ type Request struct {
 	// Trace is, for acquire and acquire-many, the caller's traceparent. It is empty if there is none,
 	// or no valid one.
 	Trace []byte
+	// Keep is, for acquire, for how many milliseconds after the grant the key stays closed although
+	// the hold has been released or its session has ended.
+	Keep uint64
 
 	Target uint64 // cancel: the id of the acquire to withdraw
 
@@ -224,7 +227,13 @@ func (d *fields) request(q *Request) error {
 		if err := d.hold(q); err != nil {
 			return err
 		}
-		return d.flagsField(q, releaseFlags)
+		if err := d.flagsField(q, releaseFlags); err != nil {
+			return err
+		}
+		if q.Flags&FlagQuiet != 0 && q.Flags&FlagDetached != 0 {
+			return invalid("the release of a detached hold is not quiet")
+		}
+		return nil
 	case OpRenew:
 		if err := d.hold(q); err != nil {
 			return err
@@ -262,7 +271,10 @@ func (d *fields) acquire(q *Request) error {
 	if err := d.permits(q); err != nil {
 		return err
 	}
-	return d.trace(q)
+	if err := d.trace(q); err != nil {
+		return err
+	}
+	return d.keepField(q)
 }
 
 func (d *fields) cancel(q *Request) error {
@@ -391,6 +403,16 @@ func (d *fields) trace(q *Request) error {
 		if _, ok := ParseTraceparent(s); ok {
 			q.Trace = s
 		}
+	}
+	return nil
+}
+
+func (d *fields) keepField(q *Request) error {
+	if err := d.uintField("keep", false, &q.Keep); err != nil {
+		return err
+	}
+	if q.Keep > MaxTTL {
+		return invalid("keep of %d ms is longer than %d", q.Keep, MaxTTL)
 	}
 	return nil
 }

@@ -73,7 +73,10 @@ func (v *vector) reply() any {
 			l := r.([]any)
 			u := func(i int) uint64 { return uint64(number(l[i])) }
 			p.Rows = append(p.Rows, Row{l[0].(string), Mode(u(1)), u(2), u(3), u(4), number(l[5]), u(6),
-				u(7), l[8].(string)})
+				u(7), l[8].(string), u(6) == 0 && u(2) > 0, 0})
+			if last := &p.Rows[len(p.Rows)-1]; last.Detached {
+				last.UID = number(l[9])
+			}
 		}
 		return p
 	case OpStored:

@@ -113,7 +113,7 @@ func (v *vector) request() Request {
 		Mode: Mode(v.num("mode")),
 		Wait: v.num("wait"), TTL: v.uint("ttl"), Flags: v.uint("flags"), Fence: v.uint("fence"),
 		Target: v.uint("target"), MinVersion: v.uint("min_version"), MaxVersion: v.uint("max_version"),
-		Limit: v.uint("limit"), Permits: v.uint("permits")}
+		Limit: v.uint("limit"), Permits: v.uint("permits"), Keep: v.uint("keep")}
 	for name, p := range map[string]*[]byte{"key": &q.Key, "name": &q.Name, "label": &q.Label,
 		"prefix": &q.Prefix, "after": &q.After, "traceparent": &q.Trace} {
 		if s, ok := v.fields[name].(string); ok {
