@@ -42,13 +42,28 @@ from ._requests import Requests
 from ._table import Lost, Owners
 
 _TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
-_READ: Final = (65536,)  # arguments for map
+READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
-_NOW: Final = (False,)
 _WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
 
 
 _open: Final[set[Conn]] = set()  # connections that have a descriptor
+
+
+class Role(dict[int, object]):
+    """The role of the thread that reads. The only entry is a mark of the request for which it reads.
+
+    setdefault takes the role if it is free. Unlike the acquire of a lock, it leaves a trace of who has the role, so an
+    interrupt just afterwards does no harm. It is given up without a call, because that is where an interrupt may come.
+    """
+
+    def __enter__(self) -> None:
+        me = object()
+        while self.setdefault(0, me) is not me:
+            time.sleep(_TICK)
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
 
 class Conn(Requests):
@@ -60,7 +75,7 @@ class Conn(Requests):
         self._cooperative = socket.socket.recv is not _socket.socket.recv
         if self._cooperative and not hasattr(select, "poll"):
             raise Unsupported("eventlet is not supported; of cooperative sockets, only gevent's are")
-        self._role = threading.Lock()
+        self._role = Role()
         self._wlock = threading.Lock()
         self._turns = 0  # how often a caller has read
         self._inbox: list[bytes] = []  # data that was read and is not handled yet
@@ -89,6 +104,7 @@ class Conn(Requests):
         if self._cooperative:
             sock.settimeout(self.timeout)  # for writes: reads wait in _readable
             return
+        self.fast = True
         sock.settimeout(None)
         step = struct.pack("ll", int(self.step), max(1, int(self.step % 1 * 1e6)))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after it a blocked read checks its limit
@@ -109,15 +125,25 @@ class Conn(Requests):
             data = self.enter(c, fields)
             try:
                 n = self._sock.send(data) if len(data) <= _WHOLE else self._send_parts(data)
-            except OSError as e:  # BlockingIOError too: the daemon does not read
-                if e.errno is None and not self._cooperative:  # TimeoutError, say, of a signal handler
-                    raise
-                self.die(ConnectionLost(f"cannot write to the daemon: {e}"))
+            except OSError as e:
+                self.failed(e, c)
                 raise self.gone() from None
             if n != len(data):
                 self.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
                 raise self.gone()
             c.sent = True
+
+    def failed(self, e: OSError, c: Call) -> None:
+        """End the connection after an error of the socket, while c was sent, or its answer was read.
+
+        Raises e if it is not an error of the socket. If there was nothing to read yet, the connection lasts.
+        """
+        if e.errno is None and not self._cooperative:  # TimeoutError, say, of a signal handler
+            raise e
+        if not c.sent:  # BlockingIOError too: the daemon does not read
+            self.die(ConnectionLost(f"cannot write to the daemon: {e}"))
+        elif not isinstance(e, BlockingIOError):
+            self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
 
     def _send_parts(self, data: bytes) -> int:
         """Send a frame that the kernel may accept in parts. An exception in between ends the connection."""
@@ -154,19 +180,22 @@ class Conn(Requests):
 
     def _read_for(self, c: Call, limit: float | None) -> bool:
         """Read until c is done, and then pass the role on; false if another thread has the role."""
-        role: list[bool] = []
+        role = self._role
         try:
-            role.extend(map(self._role.acquire, _NOW))
-            if not role[0]:
+            if role.setdefault(0, c) is not c:
                 return False
             self._turns += 1
             self._read_until(c, limit)
             return True
         finally:
-            if role and role[0]:
-                self._role.release()
-                if self._pending or self._late:
-                    self._pass_on()
+            try:
+                reads = role[0] is c
+                if reads:
+                    del role[0]
+            except KeyError:
+                reads = False
+            if reads and (self._pending or self._late):
+                self._pass_on()
 
     def _read_until(self, c: Call, limit: float | None) -> None:
         """Read until c is done, or the monotonic clock has reached limit. The caller has the role."""
@@ -174,7 +203,7 @@ class Conn(Requests):
         while not c.done and self.dead is None:
             try:
                 if not inbox and (not self._cooperative or self._readable(self._patience(limit))):
-                    inbox.extend(map(recv, _READ))
+                    inbox.extend(map(recv, READ))
             except BlockingIOError:
                 pass
             except OSError as e:
@@ -205,14 +234,18 @@ class Conn(Requests):
 
     def catch_up(self) -> None:
         """Handle the data that has arrived, unless another thread is about to. Does not block."""
-        role: list[bool] = []
+        role, me = self._role, object()
         try:
-            role.extend(map(self._role.acquire, _NOW))
-            if role[0]:
+            if role.setdefault(0, me) is me:
                 self._read_some()
         finally:
-            if role and role[0]:
-                self._role.release()
+            try:
+                reads = role[0] is me
+                if reads:
+                    del role[0]
+            except KeyError:
+                reads = False
+            if reads and (self._pending or self._late):
                 self._pass_on()
 
     def _read_some(self) -> None:
@@ -221,7 +254,7 @@ class Conn(Requests):
             if not self._inbox:
                 if self._cooperative and not self._readable(0):
                     return
-                self._inbox.extend(map(self._sock.recv, _READ, _AT_ONCE))
+                self._inbox.extend(map(self._sock.recv, READ, _AT_ONCE))
         except BlockingIOError:
             return
         except OSError as e:
@@ -279,7 +312,7 @@ class Conn(Requests):
                 self.die(ConnectionLost("the client is gone"))
             elif not ready:
                 self._hush(poll)
-            elif self._role.locked():
+            elif self._role:
                 time.sleep(_TICK)
             else:
                 self.catch_up()
@@ -318,7 +351,7 @@ class Conn(Requests):
 
     def forked(self) -> None:
         """Detach a child process from the parent's connection. Takes no lock."""
-        self._role, self._wlock = threading.Lock(), threading.Lock()
+        self._role, self._wlock = Role(), threading.Lock()
         self.forget()
         self._sock.close()
 

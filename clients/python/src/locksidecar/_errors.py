@@ -92,6 +92,9 @@ class ProtocolError(LockError):
     """The daemon or this client has broken the protocol. The connection has ended."""
 
 
+for _error in (LockError, *LockError.__subclasses__(), Canceled, Upgrade, LostError, ConnectionLost, Draining):
+    _error.__module__ = "locksidecar"  # the name by which users know them
+
 OK: Final = 0
 BUSY: Final = 1
 TIMEOUT: Final = 2

@@ -72,6 +72,7 @@ class Terms(ABC):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
         self._owner = owner
         self._on_lost = on_lost
+        self._tell = () if on_lost is None else (on_lost,)
         self._by = Origin(self, 6)
 
     def __del__(self) -> None:

@@ -32,6 +32,13 @@ def ended(who: Who) -> bool:
     return unit is None or bool(unit.done() if hasattr(unit, "done") else not unit.is_alive())
 
 
+class Here(threading.local):
+    """The owner that each thread is, by default."""
+
+    def __init__(self) -> None:
+        self.who: Who = weakref.ref(threading.current_thread())
+
+
 class Origin:
     """The handle by which a hold was acquired, as a weak reference, and the place where it was created."""
 
@@ -48,14 +55,29 @@ class Origin:
 
 
 class Hold(Generic[C]):
-    """One owner's possession of one key. Its fields are written under the session's mu."""
+    """One owner's possession of one key. Its fields are written under the session's mu.
 
-    # fmt: off
-    __slots__ = (
-        "by", "conn", "count", "end", "fence", "fixed", "grants", "key", "lost", "nth", "out", "over", "owner",
-        "permits", "shared", "tell", "valid", "who",
-    )
-    # fmt: on
+    What a new hold has is in the class, so that the common case need not run __init__.
+    """
+
+    conn: C
+    key: str
+    owner: int
+    shared = False
+    permits = 0  # number of permits of the semaphore; 0 for a lock
+    fixed = False  # acquired with renew=False; a re-entry does not change that
+    who: Who | None = None  # None if it is not in Owners (a permit, or a term of an election)
+    by: Origin | None = None
+    tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
+    fence = 0
+    count = 0  # how often its owner has acquired it; only this counts re-entries
+    grants = 0  # how often the daemon has granted it
+    valid = 0  # stated validity and end, in nanoseconds of this process's clock
+    end = 0  # when it ends, whatever a keepalive states; 0 for never
+    out = False  # its validity has run out, and a caller was told so; set without mu
+    lost = ""  # the reason, once it was lost
+    nth = 0  # the number of this loss on the connection
+    over = False  # released or lost: no longer in the table
 
     def __init__(
         self,
@@ -73,20 +95,10 @@ class Hold(Generic[C]):
         self.key = key
         self.owner = owner
         self.shared = shared
-        self.permits = permits  # number of permits of the semaphore; 0 for a lock
-        self.fixed = fixed  # acquired with renew=False; a re-entry does not change that
-        self.who = who  # None if it is not in Owners (a permit, or a term of an election)
+        self.permits = permits
+        self.fixed = fixed
+        self.who = who
         self.by = by
-        self.tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
-        self.fence = 0
-        self.count = 0  # how often its owner has acquired it; only this counts re-entries
-        self.grants = 0  # how often the daemon has granted it
-        self.valid = 0  # stated validity and end, in nanoseconds of this process's clock
-        self.end = 0  # when it ends, whatever a keepalive states; 0 for never
-        self.out = False  # its validity has run out, and a caller was told so; set without mu
-        self.lost = ""  # the reason, once it was lost
-        self.nth = 0  # the number of this loss on the connection
-        self.over = False  # released or lost: no longer in the table
 
     @property
     def each(self) -> tuple[Hold[C]]:
@@ -245,26 +257,25 @@ class Note:
 
 
 class Call:
-    """One request in flight."""
+    """One request in flight. What a new one has is in the class, as with Hold."""
 
-    # fmt: off
-    __slots__ = (
-        "abandoned", "done", "entries", "error", "hold", "id", "op", "reply", "sent", "target", "waiter",
-    )
-    # fmt: on
+    op: int
+    id = 0
+    hold: Hold[Any] | Holds[Any] | None = None
+    target = 0  # of a cancel: the acquire
+    entries = 0  # of a release-many: how many codes answer it
+    sent = False
+    done = False  # there is a reply or an error; set last
+    reply: w.Message = ()
+    error: LockError | None = None
+    abandoned = False  # no thread waits any more
+    waiter: threading.Lock | None = None  # locked; its release wakes the caller
 
     def __init__(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, target: int = 0, entries: int = 0) -> None:
         self.op = op
-        self.id = 0
         self.hold = hold
-        self.target = target  # of a cancel: the acquire
-        self.entries = entries  # of a release-many: how many codes answer it
-        self.sent = False
-        self.done = False  # there is a reply or an error; set last
-        self.reply: w.Message = ()
-        self.error: LockError | None = None
-        self.abandoned = False  # no thread waits any more
-        self.waiter: threading.Lock | None = None  # locked; its release wakes the caller
+        self.target = target
+        self.entries = entries
 
     def asleep(self) -> bool:
         """Tell whether a caller waits, or is about to, and may read for all threads."""
@@ -285,8 +296,6 @@ class Call:
 
 class Told(Call):
     """A request that no thread waits for. The thread that reads its reply reports it."""
-
-    __slots__ = ("tell",)
 
     def __init__(self, op: int, tell: Callable[[], object], hold: Hold[Any]) -> None:
         super().__init__(op, hold)

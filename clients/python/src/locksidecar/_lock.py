@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import time
+from sys import modules
+from typing import Any, Final
+
+from msgpack import unpackb
+
 from . import _wire as w
-from ._conn import Conn
-from ._errors import ConnectionLost, Unavailable, Unconfirmed
+from ._conn import READ, Conn
+from ._errors import ConnectionLost, LockError, Unavailable, Unconfirmed
 from ._handle import Handle, check, done, must, sure
-from ._hold import Call, Hold, Who
+from ._hold import Call, Here, Hold, Who
 from ._inspect import Inspection, inspection
 from ._scope import Scope
+from ._trace import OPENTELEMETRY, current, nowhere
+
+_clock: Final = time.clock_gettime_ns
+_monotonic: Final = time.monotonic
+_new_call: Final = Call.__new__
+_new_hold: Final = Hold.__new__
+_OK: Final = (0,)  # a reply that was a success
+_here = Here()
 
 
 class One(Scope[Hold[Conn]], Handle):
@@ -82,6 +97,199 @@ class Lock(One):
     thread waits. The same thread may acquire again, and then has to release as often.
     """
 
+    # acquire and release have the common case in one stack frame: this thread does nothing else with the key, and can
+    # send and read at once. They do what the general path does, and continue there with everything else, even after
+    # the request was sent.
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
+        """Acquire; false if it was not granted in time.
+
+        blocking=False tries; timeout bounds the wait, and -1 or None does not. After an exception nothing is acquired.
+        """
+        client = self._client
+        conn = client._conn
+        if (
+            conn is None
+            or not conn.fast
+            or timeout != -1
+            or self._owner is not None
+            or (self._on_lost is not None and client._notifier._thread is None)
+        ):
+            return super().acquire(blocking, timeout)
+        traced = client._trace
+        more: tuple[Any, ...] = ()
+        if traced is not nowhere and (traced is not current or OPENTELEMETRY in modules):
+            more = (0, traced() or "")
+        key, who, wait = self._key, _here.who, -1 if blocking else 0
+        at, known, inbox, role = (key, who), client._known, conn._inbox, conn._role
+        c, hold = _new_call(Call), _new_hold(Hold)
+        mine, applying = (c,), False
+        try:
+            try:
+                if (
+                    at not in known._entries
+                    and len(known._entries) < known._sweep_at
+                    and len(self._held) < self._sweep_at
+                    and role.setdefault(0, c) is c
+                    and not inbox
+                    and not conn._rest
+                ):
+                    conn._turns += 1
+                    owner = next(client._owners)
+                    hold.conn, hold.key, hold.owner = conn, key, owner
+                    hold.shared, hold.fixed = self._shared, self._fixed
+                    hold.who, hold.by, hold.tell = who, self._by, self._tell
+                    c.op, c.hold = 2, hold
+                    with conn._wlock:
+                        n = conn._ids + 1
+                        data = conn._pack((2, n, key, owner, +self._shared, wait, self._ttl, self._flags, *more))
+                        data = len(data).to_bytes(4, "big") + data
+                        with conn._mu:
+                            if conn.fast:
+                                known._entries[at] = mine
+                                conn._ids = c.id = n
+                                conn._pending[n] = c
+                        if c.id:
+                            c.sent = conn._sock.send(data) == len(data)
+                            if not c.sent:
+                                conn.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
+                    if c.sent:
+                        inbox.extend(map(conn._sock.recv, READ))
+                        data = inbox[0]
+                        if w.GRANT(data) and len(data) == data[3] + 4:
+                            _, number, fence, _, until, _, end, _ = unpackb(data[4:])
+                            if number == n and known._entries.get(at) is mine:
+                                applying = True
+                                conn.heard = _monotonic()
+                                with conn._mu:
+                                    if conn.dead is None:
+                                        until = until * 1_000_000 + conn._shift
+                                        if end:
+                                            hold.end = end * 1_000_000 + conn._shift
+                                            until = min(until, hold.end)
+                                        hold.fence, hold.valid, hold.count, hold.grants = fence, until, 1, 1
+                                        conn._holds[key, owner] = hold
+                                        known._entries[at] = (hold,)
+                                        c.reply, c.done = _OK, True
+                                        del conn._pending[n]
+                                inbox.clear()
+                                if c.done and not hold.over and _clock(w.CLOCK) < hold.valid:
+                                    self._held[who] = hold
+                                    return True
+                        if inbox:
+                            conn._take_in()
+            except OSError as e:
+                conn.failed(e, c)
+            finally:
+                # Nothing is called before the role is given up: an interrupt would leave it taken.
+                try:
+                    reads = role[0] is c
+                    if reads:
+                        del role[0]
+                except KeyError:
+                    reads = False
+                if reads and (conn._pending or conn._late):
+                    conn._pass_on()
+            if c.id:
+                return self._acquire(wait, (conn, c, hold))
+        except BaseException as e:
+            if applying and inbox:
+                conn.interrupted(e)
+            if not c.abandoned:
+                conn.withdraw(c)
+                self._forget(hold)
+            raise
+        return super().acquire(blocking, timeout)
+
+    def release(self) -> None:
+        """Release it, or one of several acquires of it.
+
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
+        """
+        hold = self._held.get(_here.who)
+        if (
+            hold is None
+            or hold.count != 1
+            or hold.grants != 1
+            or hold.over
+            or hold.out
+            or not hold.conn.fast
+            or _clock(w.CLOCK) >= hold.valid
+        ):
+            return super().release()
+        conn, c = hold.conn, _new_call(Call)
+        at: tuple[str, Any] = hold.key, hold.who
+        c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
+        try:
+            try:
+                if role.setdefault(0, c) is c and not inbox and not conn._rest:
+                    conn._turns += 1
+                    with conn._wlock:
+                        n = conn._ids + 1
+                        data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0))
+                        data = len(data).to_bytes(4, "big") + data
+                        with conn._mu:
+                            entries = conn.owners._entries
+                            if conn.fast and not hold.over and entries.get(at) == (hold,):
+                                hold.count, hold.over = 0, True
+                                del conn._holds[hold.key, hold.owner]
+                                del entries[at]
+                                conn._ids = c.id = n
+                                conn._pending[n] = c
+                        if c.id:
+                            c.sent = conn._sock.send(data) == len(data)
+                            if not c.sent:
+                                conn.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
+                    if c.sent:
+                        self._held.pop(at[1], None)
+                        inbox.extend(map(conn._sock.recv, READ))
+                        data = inbox[0]
+                        if w.RELEASED(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
+                            applying = True
+                            conn.heard = _monotonic()
+                            with conn._mu:
+                                conn._pending.pop(n, None)
+                            inbox.clear()
+                            return None
+                        conn._take_in()
+            except OSError as e:
+                conn.failed(e, c)
+            finally:
+                # Nothing is called before the role is given up: an interrupt would leave it taken.
+                try:
+                    reads = role[0] is c
+                    if reads:
+                        del role[0]
+                except KeyError:
+                    reads = False
+                if reads and (conn._pending or conn._late):
+                    conn._pass_on()
+            if c.id:
+                self._forget(hold)
+                return self._answered(hold, c)
+        except LockError:
+            raise
+        except BaseException as e:
+            if applying and inbox:
+                conn.interrupted(e)
+            self._forget(hold)
+            conn.finish(hold, 1, c)
+            raise
+        return super().release()
+
+    def _answered(self, hold: Hold[Conn], c: Call) -> None:
+        """Wait for the answer to a release that was sent."""
+        conn = hold.conn
+        try:
+            if not conn.wait(c, time.monotonic() + conn.timeout):
+                raise conn.silent()
+        except ConnectionLost:
+            return  # the end of the connection also releases
+        except Unavailable as e:
+            raise Unconfirmed(f"{e}; the release has been sent") from None
+        check(hold, c.reply)
+
     def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
         return bool(w.numbers(self._client._ask(w.INSPECT, self._key), 1)[0])
@@ -104,3 +312,13 @@ class Lock(One):
             return hold
         # A named owner may have acquired it by another handle.
         return self._known.find(self._key, who) if isinstance(who, int) else None
+
+
+def _after_fork() -> None:
+    """Look again which thread this is: in a child it may have another Thread."""
+    global _here
+    _here = Here()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

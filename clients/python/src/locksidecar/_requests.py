@@ -46,16 +46,19 @@ class Requests(Session):
         if not self.wait(c, time.monotonic() + self.timeout):
             raise self.silent()
 
-    def acquire(
+    def request(
         self, c: Call, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
-    ) -> H | None:
-        """Request a hold, or several, with c. Return it, or another hold of the same owner that came first.
+    ) -> None:
+        """Request a hold, or several, with c."""
+        self._settle(hold, limit)
+        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
+
+    def grant_of(self, c: Call, hold: H, limit: float | None) -> H | None:
+        """Wait for the answer to c, which has requested hold. Return it, or another hold of its owner that came first.
 
         None if another owner holds it; anything else is an error. After an exception that is not an answer, the caller
         has to withdraw c.
         """
-        self._settle(hold, limit)
-        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
         if not self.wait(c, limit):
             raise self.silent()
         granted: H | None = self.granted(c)

@@ -82,19 +82,25 @@ class Scope(Terms, Generic[H]):
         hold.conn.give_up(hold)
         return False
 
-    def _acquire(self, wait: int) -> bool:
+    def _acquire(self, wait: int, sent: tuple[Conn, Call, H] | None = None) -> bool:
+        """Acquire with new requests. sent: the first one, which was sent already."""
         client = self._client
         if self._on_lost is not None:
             client._notifier.start()
         tries, trace = Tries(wait), client._trace()
         while True:
-            conn = client._live() or client._connect(tries.until())
-            owner = self._owner if self._owner is not None else next(client._owners)
-            call, asked = self._request(conn, owner, self._who())
+            if sent is None:
+                conn = client._live() or client._connect(tries.until())
+                owner = self._owner if self._owner is not None else next(client._owners)
+                call, asked = self._request(conn, owner, self._who())
+            else:
+                conn, call, asked = sent
             try:
-                hold = conn.acquire(
-                    call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout), trace
-                )
+                limit = tries.limit(client._timeout)
+                if sent is None:
+                    conn.request(call, asked, tries.left, self._ttl, self._flags, limit, trace)
+                sent = None
+                hold = conn.grant_of(call, asked, limit)
                 if hold is None:
                     return False
                 hold = self._join(hold)

@@ -48,6 +48,8 @@ class Session(Table, ABC):
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # the beginning of a message
+        self._pack = w.packer()
+        self.fast = False  # the shortest path of Lock may be used
         self.quiet = False  # the client itself has ended the connection
 
     # ---- what a driver brings ----
@@ -97,7 +99,7 @@ class Session(Table, ABC):
     def enter(self, c: Call, fields: tuple[object, ...]) -> bytes:
         """Number a request, expect its reply, and return its frame. One caller at a time."""
         number = self._ids + 1
-        data = w.frame(c.op, number, *fields)
+        data = w.frame(c.op, number, *fields, pack=self._pack)
         if len(data) > self.max_frame + w.HEADER:
             raise Invalid(f"the request has {len(data)} bytes, a frame of the daemon's {self.max_frame}")
         with self._mu:
@@ -372,6 +374,7 @@ class Session(Table, ABC):
 
     def die(self, why: LockError, *, quiet: bool = False) -> None:
         """End the connection: every call fails, every hold is lost. Idempotent; does not block."""
+        self.fast = False
         if self.dead is None:
             self.quiet = quiet  # set by the first of several threads
             self.dead = why  # from here on nothing is owned, so that others may get the locks
@@ -398,6 +401,7 @@ class Session(Table, ABC):
 
     def forget(self) -> None:
         """Forget everything in a child process, which owns nothing here. Takes no lock."""
+        self.fast = False
         self.dead = ConnectionLost("the connection belongs to the parent process")
         self._forget_holds()
         self._pending.clear()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from typing import Final
+
+OPENTELEMETRY: Final = "opentelemetry.trace"
 
 Trace = Callable[[], "str | None"]
 
@@ -13,7 +16,7 @@ def current() -> str | None:
 
     A program that has not imported OpenTelemetry has none, so it is not imported for this.
     """
-    api = sys.modules.get("opentelemetry.trace")
+    api = sys.modules.get(OPENTELEMETRY)
     span = getattr(api, "get_current_span", None)  # it may be being imported just now
     if span is None:
         return None

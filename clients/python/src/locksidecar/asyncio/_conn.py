@@ -35,8 +35,6 @@ _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the
 class Asked(Call):
     """A request whose reply a task waits for."""
 
-    __slots__ = ("future", "limit", "what")
-
     def __init__(
         self, op: int, future: asyncio.Future[None], hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()
     ) -> None:
