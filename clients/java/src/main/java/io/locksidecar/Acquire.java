@@ -1,9 +1,14 @@
 package io.locksidecar;
 
+import io.locksidecar.Holds.Site;
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Wait.Answer;
+import io.locksidecar.Wait.Call;
 import java.lang.ref.WeakReference;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.stream.IntStream;
@@ -33,14 +38,8 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /** The terms of an acquire. */
-    record Terms(
-            Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper,
-            Site site) {
-        /** Returns the same terms for some of the keys. */
-        Terms of(Keys some, long millis) {
-            return new Terms(some, owner, shared, millis, ttl, flags, keeper, site);
-        }
-    }
+    private record Terms(
+            Keys keys, long owner, boolean shared, long waiting, LockOptions options, WeakReference<?> keeper, Site site) {}
 
     private final Link link;
     private final Terms terms;
@@ -68,14 +67,32 @@ final class Acquire extends Wait implements Link.Dial {
     /** The acquire of the other keys, until all can be acquired; see {@link #busy}. */
     private final AtomicReference<Acquire> rest = new AtomicReference<>();
 
-    Acquire(Link link, Terms terms, Runnable then) {
-        this(link, terms, link.trace(), then);
+    /**
+     * Makes an acquire by the owner of the options, which may be the current thread; without one, by a new owner. If then is
+     * null, the current thread is about to wait for it; the string of by names it in messages.
+     */
+    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object by, Runnable then) {
+        Owner owner = options.owner();
+        long number = owner != null ? owner.number() : options.isByThread() ? Owner.ofThread() : Owner.next();
+        WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
+                : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
+        boolean permit = keys.permits > 0; // it has a lease, which hears of the loss, and waits for no other hold
+        Site site = then != null || permit ? null : Site.here(link, by, options.isByThread(), owner != null);
+        return new Acquire(link, new Terms(
+                keys, number, options.isShared(), wait, options, permit ? null : keeper, site), link.trace(), then);
+    }
+
+    /** Makes an acquire by an owner that a handle has in the current thread, which is about to wait for it. */
+    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object handle, long owner) {
+        Site site = Site.here(link, handle, true, false);
+        return new Acquire(
+                link, new Terms(keys, owner, options.isShared(), wait, options, site.inThread(), site), link.trace(), null);
     }
 
     private Acquire(Link link, Terms terms, byte[] trace, Runnable then) {
         this.link = link;
         this.terms = terms;
-        this.ids = new Hold.Id[terms.keys.all().length];
+        this.ids = new Hold.Id[terms.keys.size()];
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Hold.Id.asked(terms.keys, i, terms.owner);
         }
@@ -116,11 +133,16 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     long ttl() {
-        return terms.ttl;
+        return terms.options.ttlMillis();
     }
 
     long flags() {
-        return terms.flags;
+        return terms.options.flags();
+    }
+
+    /** Returns for how many milliseconds the hold is kept; 0 for not. */
+    long keep() {
+        return terms.options.keepMillis();
     }
 
     /** Returns the traceparent of the caller; null if there is none. */
@@ -140,6 +162,17 @@ final class Acquire extends Wait implements Link.Dial {
     /** Tells whether it may wait in the queue: it is not a try. */
     boolean waits() {
         return terms.waiting != 0;
+    }
+
+    /** Tells whether no thread waits for it. */
+    boolean async() {
+        return then != null;
+    }
+
+    @Override
+    Conn conn() {
+        Call c = call;
+        return c == null ? null : c.conn();
     }
 
     /** Begins, or begins again. */
@@ -187,9 +220,9 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Handles the end of the call. */
     void answered(Call c) {
-        Call.Answer a = c.answer();
+        Answer a = c.answer();
         if (a.error() != null) {
-            if (a.error() instanceof ConnectionLostException) {
+            if (a.error().code() == Code.CLOSED) {
                 refused(a.error(), c.hold.conn);
             } else {
                 finish(a.error());
@@ -201,8 +234,8 @@ final class Acquire extends Wait implements Link.Dial {
         } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
             busy(place(a));
         } else {
-            LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text(place(a))));
-            if (why instanceof DrainingException) {
+            LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text[place(a)]));
+            if (why.code() == Code.DRAINING) {
                 refused(why, c.hold.conn);
             } else {
                 finish(why);
@@ -211,8 +244,8 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /** Returns which of several keys a failure is about, or -1 if it does not say. */
-    private int place(Call.Answer a) {
-        return terms.keys.many() && a.number() >= 0 && a.number() < ids.length ? (int) a.number() : -1;
+    private int place(Answer a) {
+        return terms.keys.op == Codes.ACQUIRE_MANY && a.number() >= 0 && a.number() < ids.length ? (int) a.number() : -1;
     }
 
     /**
@@ -233,9 +266,10 @@ final class Acquire extends Wait implements Link.Dial {
             finish(new Busy(at));
         } else {
             dropRest();
-            Key[] others = IntStream.range(0, ours.length)
-                    .filter(i -> ours[i] == null).mapToObj(i -> terms.keys.all()[i]).toArray(Key[]::new);
-            Acquire r = new Acquire(link, terms.of(new Keys(others, true, 0), left), trace, this::restEnded);
+            int[] others = IntStream.range(0, ours.length).filter(i -> ours[i] == null).toArray();
+            Terms some = new Terms(
+                    terms.keys.at(others), terms.owner, terms.shared, left, terms.options, terms.keeper, terms.site);
+            Acquire r = new Acquire(link, some, trace, this::restEnded);
             rest.set(r);
             if (done()) {
                 dropRest(); // this acquire was given up before rest was set
@@ -254,7 +288,7 @@ final class Acquire extends Wait implements Link.Dial {
             over();
             start();
         } else if (r.outcome instanceof Busy b && b.at >= 0) {
-            finish(new Busy(List.of(terms.keys.all()).indexOf(r.terms.keys.all()[b.at])));
+            finish(new Busy(List.of(terms.keys.text).indexOf(r.terms.keys.text[b.at])));
         } else {
             finish(r.outcome);
         }
@@ -264,7 +298,7 @@ final class Acquire extends Wait implements Link.Dial {
     private void dropRest() {
         Acquire r = rest.getAndSet(null);
         if (r != null && !r.giveUp(null) && r.outcome instanceof Hold[] holds) {
-            holds[0].conn.releases.release(holds, terms.shared, c -> { });
+            holds[0].conn.requests.release(holds, terms.shared, c -> { });
         }
     }
 
@@ -286,9 +320,9 @@ final class Acquire extends Wait implements Link.Dial {
             next = new Busy(-1);
         }
         if (terms.keys.many()) {
-            over.conn.releases.release(holds, terms.shared, c -> { });
+            over.conn.requests.release(holds, terms.shared, c -> { });
         } else {
-            over.conn.releases.release(over, terms.shared, c -> { });
+            over.conn.requests.release(over, terms.shared, 0, c -> { });
         }
         outcome = next;
         if (next == null) {
@@ -305,7 +339,7 @@ final class Acquire extends Wait implements Link.Dial {
         long rest = 0;
         boolean over;
         boolean late = end != null && now - end >= 0;
-        if (e instanceof DrainingException) {
+        if (e.code() == Code.DRAINING) {
             if (drained == null) {
                 drained = now + link.patience();
             }
@@ -315,7 +349,7 @@ final class Acquire extends Wait implements Link.Dial {
             over = next - drained >= 0 || end != null && next - end >= 0;
         } else {
             cuts = now - conn.since < 1_000_000_000 ? cuts + 1 : 0;
-            over = cuts > CUTS || late && (terms.waiting > 0 || cuts > 1) || !(e instanceof ConnectionLostException);
+            over = cuts > CUTS || late && (terms.waiting > 0 || cuts > 1) || e.code() != Code.CLOSED;
         }
         if (over || link.closed()) {
             finish(e);
@@ -435,5 +469,97 @@ final class Acquire extends Wait implements Link.Dial {
             }
         }
         return null;
+    }
+
+    // ---- the result ----
+
+    /** Waits for the end, unless it was interrupted before; returns this. */
+    Acquire awaited() throws InterruptedException {
+        if (Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        start();
+        get();
+        return this;
+    }
+
+    /** Waits for the end, and keeps an interrupt for later; returns this. */
+    Acquire awaitedUninterruptibly() {
+        start();
+        getUninterruptibly();
+        return this;
+    }
+
+    /** Returns the holds, or null if another owner has one of the locks. Throws a failure. */
+    Hold[] holds() {
+        if (outcome instanceof LockException e) {
+            e.fillInStackTrace(); // it was made on another thread
+            throw e;
+        }
+        return outcome instanceof Hold[] holds ? holds : null;
+    }
+
+    /** Returns the only hold, and has its loss reported, or null if another owner has the lock. Throws a failure. */
+    Hold hold() {
+        Hold[] holds = holds();
+        if (holds != null && terms.options.onLost() != null) {
+            holds[0].listen(terms.options.onLost());
+        }
+        return holds == null ? null : holds[0];
+    }
+
+    /** Returns a lease of the holds, or null if another owner has one of the locks. Throws a failure. */
+    Lease lease() {
+        Hold[] holds = holds();
+        return holds == null ? null : new Lease(holds, terms.options);
+    }
+
+    /** Returns a lease of the holds. Throws a failure. */
+    Lease must(String why) {
+        Lease lease = lease();
+        if (lease == null) {
+            throw notAcquired(why);
+        }
+        return lease;
+    }
+
+    /** Returns the exception for keys that were not acquired. It names the key if the outcome does. */
+    NotAcquiredException notAcquired(String why) {
+        boolean known = outcome instanceof Busy busy && busy.at() >= 0;
+        String which = known ? " (\"" + terms.keys.text[((Busy) outcome).at()] + "\")" : "";
+        return new NotAcquiredException(terms.waiting == 0 ? Code.BUSY : Code.TIMEOUT, terms.keys + ": " + why + which);
+    }
+
+    /** A lease to come. If it is completed in another way, for example cancelled, the acquire is withdrawn. */
+    static final class Future extends CompletableFuture<Lease> {
+        private final Link link;
+        private final Acquire acquire;
+
+        Future(Link link, Keys keys, LockOptions options, long wait) {
+            this.link = link;
+            this.acquire = Acquire.of(link, keys, options, wait, null, () -> link.execute(this::deliver));
+            whenComplete((lease, e) -> acquire.giveUp(null));
+            acquire.start();
+        }
+
+        /** Completes with the outcome, on the executor. */
+        private void deliver() {
+            if (!acquire.settled()) {
+                if (isDone()) { // the acquire continues, but is not wanted any more
+                    acquire.giveUp(null);
+                }
+                return;
+            }
+            Lease lease;
+            try {
+                lease = acquire.must("not acquired in time");
+            } catch (RuntimeException | Error e) {
+                completeExceptionally(e);
+                return;
+            }
+            if (!complete(lease)) { // it was granted after it was cancelled
+                lease.releaseAsync();
+            }
+        }
     }
 }

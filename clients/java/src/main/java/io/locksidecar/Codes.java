@@ -1,10 +1,8 @@
 package io.locksidecar;
 
-import java.util.HashMap;
 import java.util.Map;
-import java.util.function.Function;
 
-/** The numbers of PROTOCOL.md, section 5, and the one table from them to exceptions. */
+/** The numbers of PROTOCOL.md, section 5, except for the codes of failures: see {@link LockException.Code}. */
 final class Codes {
     static final int VERSION = 1;
 
@@ -18,11 +16,14 @@ final class Codes {
     static final int ACQUIRE_MANY = 8;
     static final int RELEASE_MANY = 9;
     static final int PING = 10;
+    static final int ACQUIRE_ANY = 13;
+    static final int FORCE_UNLOCK = 14;
 
     static final int LOST = 64;
     static final int KEEPALIVE = 65;
     static final int GOING_AWAY = 66;
     static final int FATAL = 67;
+    static final int RELEASE_FAILED = 68;
 
     static final int OK = 0;
     static final int BUSY = 1;
@@ -41,6 +42,14 @@ final class Codes {
     static final int ASYNC = 1;
     /** Flag of a release: the whole hold, whatever its count. */
     static final int ALL = 2;
+    /** Flag of a release: answer only if it fails, and by a push. */
+    static final int QUIET = 4;
+    /** Flag of a release: a detached hold, of any session. */
+    static final int DETACHED = 8;
+    /** Flag of a release: end the hold even if it is to be kept for longer. */
+    static final int NOW = 16;
+    /** The id of all quiet releases. It is that of hello, which was answered. */
+    static final long QUIET_ID = 1;
 
     /** Flag of an inspect: name the holders. */
     static final int HOLDERS = 1;
@@ -49,30 +58,10 @@ final class Codes {
     static final int MAX_FRAME = 65536;
     static final int MAX_KEY = 512;
     static final int MAX_KEYS = 1024;
+    static final int MAX_ANY = 64;
     static final int MAX_PERMITS = 10_000;
     static final int MAX_NAME = 128;
     static final long MAX_WAIT = 1L << 40;
-
-    /** The name of a code, and the exception for it. */
-    record Failure(String name, Function<String, LockException> make) {}
-
-    static final Map<Integer, Failure> FAILURES = Map.ofEntries(
-            Map.entry(BUSY, new Failure("busy", NotAcquiredException::new)),
-            Map.entry(TIMEOUT, new Failure("timeout", NotAcquiredException::new)),
-            Map.entry(NOT_HELD, new Failure("not_held", NotHeldException::new)),
-            Map.entry(4, new Failure("canceled", CanceledException::new)),
-            Map.entry(5, new Failure("upgrade", UpgradeException::new)),
-            Map.entry(6, new Failure("unavailable", UnavailableException::new)),
-            Map.entry(UNKNOWN, new Failure("unknown", UnconfirmedException::new)),
-            Map.entry(8, new Failure("limit", LimitException::new)),
-            Map.entry(9, new Failure("invalid", InvalidException::new)),
-            Map.entry(10, new Failure("unsupported", UnsupportedException::new)),
-            Map.entry(DRAINING, new Failure("draining", DrainingException::new)),
-            Map.entry(12, new Failure("denied", DeniedException::new)),
-            Map.entry(13, new Failure("bad_frame", ProtocolException::new)),
-            Map.entry(14, new Failure("bad_version", ProtocolException::new)),
-            Map.entry(15, new Failure("too_slow", ConnectionLostException::new)),
-            Map.entry(16, new Failure("overlong", LimitException::new)));
 
     static final Map<Integer, String> REASONS = Map.of(
             1, "expired",
@@ -84,31 +73,7 @@ final class Codes {
             7, "too_long",
             8, "silent");
 
-    /** The constructor of each kind of failure, by its class. */
-    private static final Map<Class<?>, Function<String, LockException>> MAKERS = new HashMap<>();
-
-    static {
-        FAILURES.values().forEach(f -> MAKERS.put(f.make().apply("").getClass(), f.make()));
-    }
-
     private Codes() {}
-
-    /** Returns the exception for a failed reply. A code of a later version becomes a plain LockException. */
-    static LockException failure(long code, String text) {
-        Failure f = FAILURES.get((int) code);
-        String name = f == null ? "code " + code : f.name();
-        String message = text.isEmpty() ? name : name + ": " + text;
-        return f == null ? new LockException(message) : f.make().apply(message);
-    }
-
-    /** Makes an exception of the same kind for another thread, with a stack trace of its own and the same cause. */
-    static LockException again(LockException e) {
-        LockException other = MAKERS.getOrDefault(e.getClass(), LockException::new).apply(e.getMessage());
-        if (e.getCause() != null) {
-            other.initCause(e.getCause());
-        }
-        return other;
-    }
 
     static String reason(long reason) {
         String name = reason > Integer.MAX_VALUE ? null : REASONS.get((int) reason);

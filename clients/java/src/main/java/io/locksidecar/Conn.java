@@ -1,76 +1,103 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Wait.Answer;
+import io.locksidecar.Wait.Call;
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.SelectionKey;
 import java.nio.channels.SocketChannel;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
-import java.util.function.Consumer;
 
 /**
  * One session: its requests and its holds. It is never used again after its end.
  *
- * <p>The I/O thread of its {@link Link} reads, and applies each frame ({@link Incoming}). Callers add {@link Requests}
- * and write them ({@link Outbox}). The one lock, mu, guards everything unless a comment says otherwise. No code of the
- * user runs while it is held, and nothing waits while it is held.
+ * <p>At any time, at most one thread is its reader: it waits for the socket, and applies what has arrived ({@link
+ * Incoming}). A caller that waits for a reply becomes the reader if there is none ({@link #lead}), so that it needs no other
+ * thread to wake it. Otherwise the I/O thread of the {@link Link} reads. It takes over at once while requests without a
+ * reader are in flight, and else when no caller has read for a while: losses and keepalives come without a request.
+ *
+ * <p>Callers add {@link Requests} and write them ({@link Outbox}). The one lock, mu, guards everything unless a comment says
+ * otherwise. No code of the user runs while it is held, and nothing waits while it is held.
  */
 final class Conn {
+    private static final System.Logger LOG = System.getLogger("io.locksidecar");
     /** Nanoseconds between two checks for calls that were not answered in time. */
     private static final long LOOK = 500_000_000;
+    /** Maximum number of reads before the rest of the reader's work. */
+    private static final int READS = 16;
+    /** Nanoseconds for which the I/O thread leaves the reading to callers before it checks whether one still reads. */
+    private static final long TICK = 10_000_000;
+    private static final long SECOND = 1_000_000_000;
 
     final ReentrantLock mu = new ReentrantLock();
     /** The reason for the end of the connection. From then on nothing is held. */
     volatile LockException dead;
     /** System.nanoTime of its beginning. */
     final long since = System.nanoTime();
-
-    /** The requests of callers. */
     final Requests requests;
-    /** The releases of callers. */
-    final Releases releases;
     private final Link link;
+    private final SelectionKey key;
+    private final IoThread io;
     private final Outbox out;
-    /** Only the I/O thread uses it. */
-    private final Welcome welcome = new Welcome();
-
     private final Holds holds;
     private final Incoming incoming;
     /** The calls in flight, by id. */
     final Map<Long, Call> pending = new HashMap<>();
     /** The withdrawn acquires whose result is not known, by hold. The next acquire of that hold waits for it. */
     final Map<Hold.Id, Integer> leaving = new HashMap<>();
-    /** Tasks that wait until the I/O thread has read everything that has arrived. */
+    /** Tasks that wait until everything that has arrived was read. */
     private final List<Runnable> caughtUp = new ArrayList<>();
-    /** The tasks that were added before the present reading, and when it began. */
+    /** The tasks that were added before the present reading. */
     private List<Runnable> looking = new ArrayList<>();
-    private long seen;
     /** Calls that have ended. They are handled after mu is released. */
-    private List<Runnable> ended = new ArrayList<>();
-    /** Losses to be reported. They follow the ended calls, so that no listener delays a caller. */
+    private List<Call> ended = new ArrayList<>();
+    /** Acquires to be given up, and losses to be reported. They follow the ended calls, so that no listener delays a caller. */
     private List<Runnable> told = new ArrayList<>();
     /** System.nanoTime of the next check for calls without an answer. */
     private long lookAt = since + LOOK;
-    /** Something was read since the last sweep. Only the I/O thread uses it. */
-    private boolean heard;
-    /** System.nanoTime since which nothing was read while a call waits. Only the I/O thread uses it. */
-    private long quietSince = since;
-    /** System.nanoTime of a ping after which nothing was read; null without one. Only the I/O thread uses it. */
-    private Long probedAt;
 
-    Conn(Link link, SocketChannel channel, Runnable wakeup) {
+    /** The thread that reads; null if there is none. Written under mu. */
+    private volatile Thread reader;
+    /** A caller has read since the I/O thread checked. */
+    private boolean led;
+    /** The I/O thread sleeps until the caller that reads is done. */
+    private boolean asleep;
+    /** The present reading has ended a call whose caller may read the next reply itself. */
+    private boolean answered;
+
+    // Only the reader uses these.
+    /** Something was read since the last sweep. */
+    private boolean heard;
+    /** System.nanoTime since which nothing was read while a call waits. */
+    private long quietSince = since;
+    /** System.nanoTime of a ping after which nothing was read; null without one. */
+    private Long probedAt;
+    /** System.nanoTime until which the daemon may still send the reason for an error of writing; null without one. */
+    private Long lastWords;
+
+    Conn(Link link, SocketChannel channel, SelectionKey key, IoThread io) {
         this.link = link;
-        this.out = new Outbox(mu, channel, wakeup);
+        this.key = key;
+        this.io = io;
+        this.reader = io;
+        this.out = new Outbox(mu, channel, this::wakeReader);
         this.holds = new Holds(link, r -> told.add(r));
-        this.incoming = new Incoming(this, holds);
+        this.incoming = new Incoming(this, holds, channel);
         this.requests = new Requests(this, out, holds);
-        this.releases = new Releases(this, requests, out, holds);
     }
 
     Link link() {
         return link;
+    }
+
+    Incoming.Welcome welcome() {
+        return incoming.welcome();
     }
 
     /** Sets the time until which an answer is expected. */
@@ -81,14 +108,6 @@ final class Conn {
         } finally {
             mu.unlock();
         }
-    }
-
-    Outbox out() {
-        return out;
-    }
-
-    Welcome welcome() {
-        return welcome;
     }
 
     /** Returns the owner's hold on this connection; null if there is none, or if it is known to be over. */
@@ -102,89 +121,256 @@ final class Conn {
     }
 
     /** Returns a hold of the key that belongs to the current thread; null without one. */
-    Hold inThread(String key) {
+    Hold inThread(String name) {
         mu.lock();
         try {
-            return holds.inThread(key, Owner.ofThread());
+            return holds.inThread(name, Owner.ofThread());
         } finally {
             mu.unlock();
         }
     }
 
-    /** Applies one payload, on the I/O thread. */
+    /** Applies one payload. */
     void apply(ByteBuffer payload) {
-        incoming.apply(payload);
+        mu.lock();
+        try {
+            incoming.apply(payload);
+        } finally {
+            mu.unlock();
+        }
     }
 
     /** Counts a withdrawn acquire, by 1, and by -1 when its result is known. mu is held. */
     void leaves(Call c, int by) {
-        if (c.asker.keys().permits() > 0) {
+        if (c.asker.keys().permits > 0) {
             return; // another acquire of a permit is never granted this one
         }
-        for (Hold hold : c.holds) {
-            int count = leaving.getOrDefault(hold.id, 0) + by;
+        for (Hold.Id id : c.asker.ids()) {
+            int count = leaving.getOrDefault(id, 0) + by;
             if (count > 0) {
-                leaving.put(hold.id, count);
+                leaving.put(id, count);
             } else {
-                leaving.remove(hold.id);
+                leaving.remove(id);
             }
         }
     }
 
     /** Sets the end of a call. mu is held. */
-    void finish(Call c, Call.Answer answer) {
+    void finish(Call c, Answer answer) {
         c.answered(answer);
-        ended.add(c::end);
+        ended.add(c);
+        answered |= c.readerWaits();
     }
 
-    /** Records that the I/O thread now reads everything that has arrived. */
-    void look() {
+    // ---- the reader ----
+
+    /**
+     * Lets the calling thread read until w is done, the limit is reached (System.nanoTime, or null), it is interrupted, or
+     * the connection has ended. Returns false at once if another thread reads, or if this one is virtual. A selector is
+     * interruptible without harm to its channels, unlike a read that blocks.
+     */
+    boolean lead(Wait w, Long limit) {
+        Thread me = Thread.currentThread();
+        if (!w.mayRead) {
+            attend();
+            return false;
+        }
         mu.lock();
         try {
-            looking.addAll(caughtUp);
-            caughtUp.clear();
-            seen = BootClock.SYSTEM.now();
+            if (reader != null || dead != null) {
+                return false;
+            }
+            reader = me;
+            led = true;
         } finally {
             mu.unlock();
+        }
+        w.reads = this;
+        try {
+            while (!w.done() && dead == null && !me.isInterrupted()) {
+                long left = limit == null ? SECOND : limit - System.nanoTime();
+                if (left <= 0) {
+                    break;
+                }
+                turn(left);
+            }
+        } finally {
+            w.reads = null;
+            leave();
+        }
+        return true;
+    }
+
+    /** Ends the reading of a caller. */
+    private void leave() {
+        boolean needed;
+        mu.lock();
+        try {
+            reader = null;
+            led = true;
+            needed = asleep || dead != null || due();
+            asleep = false;
+        } finally {
+            mu.unlock();
+        }
+        if (needed) {
+            io.poke();
+        }
+    }
+
+    /** Tells whether there must be a reader now. mu is held. */
+    private boolean due() {
+        return !pending.isEmpty() || !caughtUp.isEmpty() || out.needsReader();
+    }
+
+    /** Makes the I/O thread read if no thread does, for an answer that no thread waits for that may read. */
+    void attend() {
+        if (reader == null) {
+            io.poke();
+        }
+    }
+
+    /** Wakes the thread that reads, or else the I/O thread, to check for work. */
+    void wakeReader() {
+        Thread t = reader;
+        if (t == null) {
+            io.poke();
+        } else if (t != Thread.currentThread()) {
+            key.selector().wakeup();
+        }
+    }
+
+    /** Tells whether the current thread is a caller that reads: it must not run code of the user. */
+    boolean isLeader() {
+        return reader == Thread.currentThread() && reader != io;
+    }
+
+    /** Makes the I/O thread the reader, and returns 0; or returns for how many nanoseconds callers need no help from it. */
+    long take() {
+        mu.lock();
+        try {
+            if (reader == null && (due() || !led)) {
+                reader = io;
+            }
+            if (reader == io) {
+                return 0;
+            }
+            asleep = !led; // a caller has been reading for a whole tick
+            led = false;
+            return asleep ? SECOND : TICK;
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Waits, on the I/O thread, until no caller reads any more; the connection has ended. */
+    void awaitReader() {
+        while (reader != null && reader != io) {
+            key.selector().wakeup();
+            LockSupport.parkNanos(TICK);
         }
     }
 
     /**
-     * Ends the holds whose stated validity is over, and the calls that were not answered in time; and runs the tasks
-     * that waited for this moment. The I/O thread calls it when everything has been read that had arrived at the last
-     * look.
+     * Waits for the socket for at most so many nanoseconds, reads what has arrived, and does what is due. Only the reader
+     * calls it. It never throws: a failure ends the connection.
      */
-    void sweep() {
-        List<Runnable> waiting;
-        boolean hangs;
-        mu.lock();
+    void turn(long most) {
         try {
-            waiting = looking;
-            looking = new ArrayList<>();
-            holds.lapse(seen).forEach(this::giveBack); // a statement may have arrived since
-            long t = System.nanoTime();
-            if (t - lookAt >= 0) {
-                lookAt = t + LOOK;
-                expire(t);
+            boolean writing;
+            long rest;
+            mu.lock();
+            try {
+                writing = out.goOn();
+                rest = patience();
+            } finally {
+                mu.unlock();
             }
-            hangs = hangs(t);
-        } finally {
-            mu.unlock();
+            int ops = writing ? SelectionKey.OP_READ | SelectionKey.OP_WRITE : SelectionKey.OP_READ;
+            if (key.interestOps() != ops) {
+                key.interestOps(ops);
+            }
+            key.selector().select(Math.min(rest, most / 1_000_000 + 1));
+            key.selector().selectedKeys().clear();
+            read();
+        } catch (LockException e) {
+            die(link.placed(e), "connection");
+        } catch (IOException e) {
+            die(new UnavailableException(Code.CLOSED,
+                    "the connection to the daemon at " + link.path() + " failed: " + e.getMessage(), e), "connection");
+        } catch (RuntimeException | Error e) {
+            LOG.log(System.Logger.Level.ERROR, "locksidecar cannot read its connection", e);
+            link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e));
         }
-        try {
-            flush();
-        } finally {
-            Link.each(waiting, Runnable::run);
+    }
+
+    /** Reads what has arrived. When everything was read, ends what has run out, and runs the tasks that waited for that. */
+    private void read() throws IOException {
+        long seen = BootClock.SYSTEM.now();
+        boolean more = true;
+        boolean hangs = false;
+        for (int i = 0; i < READS && more && dead == null; i++) {
+            int n = incoming.read();
+            heard |= n > 0;
+            List<Runnable> waited = List.of();
+            mu.lock();
+            try {
+                if (i == 0) {
+                    looking.addAll(caughtUp);
+                    caughtUp.clear();
+                }
+                if (n < 0) {
+                    throw new UnavailableException(Code.CLOSED, "the daemon closed the connection");
+                }
+                more = incoming.apply();
+                if (!more) {
+                    waited = looking;
+                    looking = waited.isEmpty() ? waited : new ArrayList<>();
+                    hangs = sweep(seen);
+                }
+                lastWords(out.failed());
+            } finally {
+                mu.unlock();
+            }
+            try {
+                flush();
+            } finally {
+                Link.each(waited, Runnable::run);
+            }
         }
         if (hangs) {
             die(link.silent(), "connection");
         }
     }
 
+    /** Throws an error of writing, after a time in which the daemon may send the reason. */
+    private void lastWords(IOException fault) throws IOException {
+        if (fault != null) {
+            lastWords = lastWords == null ? System.nanoTime() + SECOND : lastWords;
+            if (System.nanoTime() - lastWords >= 0) {
+                throw fault;
+            }
+        }
+    }
+
+    /**
+     * Ends the holds whose stated validity was over at seen, and the calls that were not answered in time. All that had
+     * arrived at seen was read. Returns whether the daemon hangs. mu is held.
+     */
+    private boolean sweep(long seen) {
+        holds.lapse(seen).forEach(this::giveBack); // a statement may have arrived since
+        long t = System.nanoTime();
+        if (t - lookAt >= 0) {
+            lookAt = t + LOOK;
+            expire(t);
+        }
+        return hangs(t);
+    }
+
     /** Releases a hold that has run out, because the daemon would continue to renew it. mu is held. */
     private void giveBack(Hold hold) {
         for (int i = 0; i < hold.grants; i++) {
-            requests.release(hold);
+            requests.release(hold, Codes.ASYNC);
         }
     }
 
@@ -208,9 +394,9 @@ final class Conn {
     }
 
     /**
-     * Tells whether the daemon hangs. It runs on the I/O thread when everything that has arrived was read; mu is held. If
-     * a call waits and nothing was read for a third of the timeout, it sends a ping. Only the time after the ping counts,
-     * because this process itself may have been paused before.
+     * Tells whether the daemon hangs. All that has arrived was read; mu is held. If a call waits and nothing was read for a
+     * third of the timeout, it sends a ping. Only the time after the ping counts, because this process itself may have been
+     * paused before.
      */
     private boolean hangs(long t) {
         if (heard || pending.isEmpty()) {
@@ -230,47 +416,37 @@ final class Conn {
         return probedAt == null ? quietSince + third : probedAt + link.timeout() - third;
     }
 
-    /** Records, on the I/O thread, that something was read. */
-    void heard() {
-        heard = true;
-    }
-
     private void expire(long t) {
         for (Call c : List.copyOf(pending.values())) {
             if (c.limit == null || t - c.limit <= 0 || c.abandoned) {
                 continue;
             }
             if (c.asker != null) { // it has to be withdrawn
-                ended.add(() -> c.asker.giveUp(link.silent()));
+                told.add(() -> c.asker.giveUp(link.silent()));
             } else {
                 pending.remove(c.id);
-                finish(c, new Call.Answer(-1, "", 0, link.silent()));
+                finish(c, Answer.failed(link.silent()));
             }
         }
     }
 
-    /** Returns for how many milliseconds the I/O thread may sleep: at least 1, and at most a second. */
-    long patience() {
-        mu.lock();
-        try {
-            if (!caughtUp.isEmpty() || !looking.isEmpty()) {
-                return 1;
-            }
-            long soonest = holds.soonest();
-            long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
-            long most = Math.min(1000, link.timeout() / 3_000_000);
-            if (!pending.isEmpty()) {
-                left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
-            }
-            return Math.max(1, Math.min(most, left));
-        } finally {
-            mu.unlock();
+    /** Returns for how many milliseconds the reader may wait: at least 1, and at most a second. mu is held. */
+    private long patience() {
+        if (!caughtUp.isEmpty() || !looking.isEmpty()) {
+            return 1;
         }
+        long soonest = holds.soonest();
+        long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
+        long most = Math.min(1000, link.timeout() / 3_000_000);
+        if (!pending.isEmpty()) {
+            left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
+        }
+        return Math.max(1, Math.min(most, left));
     }
 
     /** Writes the added requests, and wakes waiting threads. mu is not held. */
-    void flush() {
-        List<Runnable> now = List.of();
+    private void flush() {
+        List<Call> now = List.of();
         List<Runnable> then = List.of();
         mu.lock();
         try {
@@ -283,18 +459,25 @@ final class Conn {
                 then = told;
                 told = new ArrayList<>();
             }
+            if (answered && reader == io && Thread.currentThread() == io && dead == null && !due()) {
+                reader = null; // the caller reads its next reply itself
+                led = true;
+            }
+            answered = false;
         } finally {
             mu.unlock();
         }
         out.flush(false);
         try {
-            Link.each(now, Runnable::run);
+            Link.each(now, Call::end);
         } finally {
             Link.each(then, Runnable::run);
         }
     }
 
-    /** Runs r as whenCaughtUp does. mu is held, and the caller wakes the I/O thread afterwards. */
+    // ---- for callers ----
+
+    /** Runs r as whenCaughtUp does. mu is held, and the caller wakes the reader afterwards. */
     void whenCaughtUpLocked(Runnable r) {
         caughtUp.add(r);
     }
@@ -309,25 +492,15 @@ final class Conn {
         }
     }
 
-    /** Returns the error of writing, or null. */
-    IOException fault() {
-        mu.lock();
-        try {
-            return out.failed();
-        } finally {
-            mu.unlock();
-        }
-    }
-
     /**
      * Waits for a short time until everything that has arrived was read, because it may extend holds. Does nothing on
-     * the I/O thread.
+     * the thread that reads.
      */
     void settle() {
-        if (Thread.currentThread() instanceof IoThread) {
+        if (Thread.currentThread() == reader || Thread.currentThread() == io) {
             return; // it runs a callback, because the program's executor does so
         }
-        Wait.Flag read = new Wait.Flag();
+        Wait.Flag read = new Wait.Flag(this);
         whenCaughtUp(read::set);
         read.awaitUninterruptibly(System.nanoTime() + LOOK);
     }
@@ -349,7 +522,7 @@ final class Conn {
         if (late) {
             r.run();
         } else {
-            link.wakeup();
+            wakeReader();
         }
     }
 
@@ -364,7 +537,7 @@ final class Conn {
             dead = why; // from here on nothing is owned, so that others may get the locks
             holds.loseAll(reason);
             for (Call c : pending.values()) {
-                finish(c, new Call.Answer(-1, "", 0, gone()));
+                finish(c, Answer.failed(gone()));
             }
             pending.clear();
             leaving.clear();
@@ -375,6 +548,8 @@ final class Conn {
         } finally {
             mu.unlock();
         }
+        wakeReader();
+        io.poke();
         try {
             flush();
         } finally {
@@ -385,12 +560,7 @@ final class Conn {
     /** Makes an error from the one that has ended the connection. */
     LockException gone() {
         LockException why = dead;
-        if (why instanceof ProtocolException) {
-            return new ProtocolException(why.getMessage(), why);
-        }
-        if (why instanceof UnavailableException && !(why instanceof ConnectionLostException)) {
-            return new UnavailableException(why.getMessage(), why);
-        }
-        return new ConnectionLostException(why.getMessage(), why);
+        boolean same = why.code() == Code.UNAVAILABLE || why.isProtocol();
+        return LockException.of(same ? why.code() : Code.CLOSED, why.getMessage(), why);
     }
 }

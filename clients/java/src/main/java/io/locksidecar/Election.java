@@ -1,8 +1,13 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
 import java.nio.channels.ClosedByInterruptException;
 import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executor;
+import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * A candidate for leadership, made by {@link Sidecar#election}. It campaigns until it is stopped, and leads for one
@@ -32,8 +37,8 @@ import java.util.concurrent.Executor;
  * both have returned.
  *
  * <p><b>Failures.</b> A campaign continues if the daemon is away or draining, its store is unavailable, or a limit is
- * reached. Its pauses grow to two seconds. These end it: {@link DeniedException}, {@link InvalidException}, {@link
- * UnsupportedException}, {@link ProtocolException}, and closing the client.
+ * reached. Its pauses grow to two seconds. Other errors end it, such as {@link LockException.Code#DENIED} and {@link
+ * LockException.Code#INVALID}, and so does closing the client.
  */
 public final class Election implements AutoCloseable {
     /** The program's part of an election. */
@@ -44,7 +49,7 @@ public final class Election implements AutoCloseable {
          * lost or ended by the candidate. At that moment the thread is interrupted if it still runs the method.
          *
          * <p>The thread works under the term. So an acquire of the election's key in it, other than by a named {@link Owner} or
-         * without blocking, is refused as for any lock that the thread holds: with {@link AlreadyHeldException} during the
+         * without blocking, is refused as for any lock that the thread holds: with {@link LockException.Code#ALREADY_HELD} during the
          * term, and with {@link LostException} after its loss.
          *
          * <p>An exception ends the term and the campaign, unless it only says that the term was already over: an {@link
@@ -68,11 +73,76 @@ public final class Election implements AutoCloseable {
     }
 
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
+    /** Milliseconds between two failed attempts: the first pause, and the longest. */
+    private static final long PAUSE = 20;
+    private static final long LONGEST = 2000;
 
-    private final Campaign campaign;
+    private enum State { NEW, STARTED, RUNNING, OVER }
 
-    Election(Campaign campaign) {
-        this.campaign = campaign;
+    private final Link link;
+    private final Keys key;
+    private final LockOptions options;
+    private final Listener listener;
+    private final ReentrantLock mu = new ReentrantLock();
+    private final CountDownLatch over = new CountDownLatch(1);
+    private State state = State.NEW; // mu
+    private Acquire asking; // mu
+    private Thread campaigner; // mu
+    private volatile boolean stopped; // written under mu
+    private volatile Term term; // written under mu
+    private volatile Work work;
+    private volatile Throwable failure;
+
+    /** The campaign waits for this if it does not wait for the lock. */
+    private final Wait turn = new Wait() {
+        @Override
+        boolean done() {
+            Term t = term;
+            Work w = work;
+            return t == null ? stopped : t.over() || w != null && w.thrown != null;
+        }
+    };
+
+    /** The thread of one onElected. */
+    private final class Work extends Thread {
+        private final Term term;
+        /** TRUE if it has begun, FALSE if it never will. */
+        private final AtomicReference<Boolean> begun = new AtomicReference<>();
+        volatile Throwable thrown;
+
+        Work(Term term) {
+            super("locksidecar-elected");
+            setDaemon(true);
+            this.term = term;
+        }
+
+        @Override
+        public void run() {
+            if (begun.compareAndSet(null, true)) {
+                try {
+                    listener.onElected(term);
+                } catch (Throwable e) {
+                    thrown = e;
+                    turn.wake();
+                }
+            }
+        }
+    }
+
+    /** Returns the hold of the term of this client whose onElected runs in a thread; null if there is none. */
+    static Hold termIn(Thread thread, Link link) {
+        return thread instanceof Work work && work.term.hold.conn.link() == link ? work.term.hold : null;
+    }
+
+    Election(Link link, Keys key, Listener listener, LockOptions options) {
+        if (options.isShared() || options.flags() != 0 || options.owner() != null || options.isByThread()) {
+            throw new LockException(
+                    Code.INVALID, "an election's lock is exclusive, renewed by the daemon, and its own owner");
+        }
+        this.link = link;
+        this.key = key;
+        this.listener = listener;
+        this.options = options;
     }
 
     /**
@@ -81,7 +151,7 @@ public final class Election implements AutoCloseable {
      * @return the key
      */
     public String key() {
-        return campaign.key();
+        return key.text[0];
     }
 
     /**
@@ -95,9 +165,8 @@ public final class Election implements AutoCloseable {
      * @throws Exception if the listener threw it
      */
     public void run() throws Exception {
-        campaign.enter();
-        boolean interrupted = campaign.run();
-        Throwable failure = campaign.failure();
+        enter();
+        boolean interrupted = campaign();
         if (failure instanceof Error e) {
             throw e;
         } else if (failure != null) {
@@ -108,8 +177,8 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Campaigns in a thread of its own, a daemon thread, until the election is stopped or closed. Does not block. What
-     * {@link #run} would throw is logged, and kept as {@link #failure}.
+     * Campaigns in a thread of its own, a daemon thread, until the election is stopped or closed. Does not block. The
+     * exception that {@link #run} would throw is logged, and kept as {@link #failure}.
      *
      * @return this
      * @throws IllegalStateException if this election has campaigned before
@@ -123,7 +192,7 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Campaigns in a thread of an executor, which it takes up until the election is stopped or closed. Does not block.
+     * Campaigns in a thread of an executor, which it occupies until the election is stopped or closed. Does not block.
      *
      * @param executor runs the campaign, and {@link Listener#onLost}
      * @return this
@@ -131,18 +200,18 @@ public final class Election implements AutoCloseable {
      * @see #start()
      */
     public Election start(Executor executor) {
-        campaign.enter();
+        enter();
         try {
             executor.execute(() -> {
-                if (campaign.run()) {
+                if (campaign()) {
                     Thread.currentThread().interrupt(); // for the executor
                 }
-                if (campaign.failure() != null) {
-                    LOG.log(System.Logger.Level.ERROR, this + ": the campaign has ended", campaign.failure());
+                if (failure != null) {
+                    LOG.log(System.Logger.Level.ERROR, this + ": the campaign has ended", failure);
                 }
             });
         } catch (RuntimeException | Error e) {
-            campaign.end();
+            end();
             throw e;
         }
         return this;
@@ -153,7 +222,10 @@ public final class Election implements AutoCloseable {
      * when the listener has returned.
      */
     public void resign() {
-        campaign.resign();
+        Term t = term;
+        if (t != null) {
+            t.giveUp();
+        }
     }
 
     /**
@@ -161,7 +233,22 @@ public final class Election implements AutoCloseable {
      * has returned. {@link #close} waits for that.
      */
     public void stop() {
-        campaign.stop();
+        Acquire a;
+        mu.lock();
+        try {
+            stopped = true;
+            a = asking;
+            if (state == State.STARTED) {
+                end(); // no thread has started with it yet
+            }
+        } finally {
+            mu.unlock();
+        }
+        if (a != null) {
+            a.giveUp(new NotAcquiredException(Code.CANCELED, "the election is stopped"));
+        }
+        resign();
+        turn.wake();
     }
 
     /**
@@ -170,8 +257,18 @@ public final class Election implements AutoCloseable {
      */
     @Override
     public void close() {
-        campaign.stop();
-        campaign.await();
+        stop();
+        mu.lock();
+        Thread me = Thread.currentThread();
+        boolean waits = state == State.RUNNING && me != campaigner && me != work;
+        mu.unlock();
+        if (waits) {
+            try {
+                over.await();
+            } catch (InterruptedException e) {
+                Thread.currentThread().interrupt();
+            }
+        }
     }
 
     /**
@@ -190,20 +287,237 @@ public final class Election implements AutoCloseable {
      * @return the term; empty while this candidate does not lead
      */
     public Optional<Term> term() {
-        return Optional.ofNullable(campaign.term()).filter(Term::isValid);
+        return Optional.ofNullable(term).filter(Term::isValid);
     }
 
     /**
-     * Returns what ended the campaign: an exception of the listener, or an error that does not pass.
+     * Returns the exception that ended the campaign: of the listener, or an error that does not pass.
      *
      * @return the failure; empty while the campaign continues, and after a stop
      */
     public Optional<Throwable> failure() {
-        return Optional.ofNullable(campaign.failure());
+        return Optional.ofNullable(failure);
     }
 
     @Override
     public String toString() {
         return "Election[" + key() + (isLeader() ? ", leading]" : "]");
+    }
+
+    /** Begins to campaign. The caller runs campaign on any thread after that. */
+    private void enter() {
+        mu.lock();
+        try {
+            if (state != State.NEW) {
+                throw new IllegalStateException("an election campaigns once");
+            }
+            state = State.STARTED;
+            if (stopped) {
+                end();
+            }
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    private void end() {
+        mu.lock();
+        try {
+            state = State.OVER;
+            campaigner = null;
+            over.countDown();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    // ---- on the campaign's thread ----
+
+    private void fail(Throwable e) {
+        if (failure == null) {
+            failure = e;
+        } else if (failure != e) {
+            failure.addSuppressed(e);
+        }
+    }
+
+    /** Campaigns until it is stopped or has failed; true if it was interrupted. */
+    private boolean campaign() {
+        mu.lock();
+        try {
+            if (state != State.STARTED) {
+                return false;
+            }
+            state = State.RUNNING;
+            campaigner = Thread.currentThread();
+        } finally {
+            mu.unlock();
+        }
+        boolean interrupted = false;
+        try {
+            while (!stopped && failure == null) {
+                Hold hold = elected();
+                if (hold != null) {
+                    lead(hold);
+                }
+            }
+        } catch (InterruptedException e) {
+            interrupted = true;
+        } catch (Throwable e) {
+            fail(e);
+        } finally {
+            end();
+        }
+        return interrupted;
+    }
+
+    /** Waits for the lock, also over failures that may pass; null if the election is stopped. */
+    private Hold elected() throws InterruptedException {
+        long pause = PAUSE;
+        for (boolean said = false; ask(); ) {
+            try {
+                Hold hold = asking.awaited().hold();
+                if (hold != null) {
+                    return hold;
+                }
+                pause = PAUSE; // the longest wait that the daemon allows is over
+            } catch (LockException e) {
+                if (stopped) {
+                    return null;
+                }
+                if (!mends(e) || link.closed()) {
+                    throw e;
+                }
+                if (!said) {
+                    LOG.log(System.Logger.Level.INFO, "Election[" + key() + "] continues: " + e.getMessage());
+                }
+                said = true;
+            }
+            long rest = (long) (pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2) * 1_000_000);
+            pause = Math.min(LONGEST, 2 * pause);
+            turn.await(System.nanoTime() + rest);
+        }
+        return null;
+    }
+
+    /**
+     * Tells whether a later attempt may succeed. A lock that this thread has lost would never be released during the
+     * attempts.
+     */
+    private boolean mends(LockException e) {
+        return e instanceof UnavailableException || e.code() == Code.LIMIT
+                || e instanceof LostException && link.lossOf(asking) == null;
+    }
+
+    /** Makes the next acquire, unless the election is stopped. */
+    private boolean ask() {
+        mu.lock();
+        try {
+            asking = stopped ? null : Acquire.of(link, key, options, -1, this, null);
+            return asking != null;
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Leads for one term, to its end. */
+    private void lead(Hold hold) throws InterruptedException {
+        Term t = new Term(hold, turn::wake);
+        Work w = new Work(t);
+        boolean interrupted = false;
+        boolean started = false;
+        try {
+            t.watch();
+            if (enter(t, w)) {
+                w.start();
+                started = true;
+                turn.await(null);
+            }
+        } catch (InterruptedException e) {
+            interrupted = true;
+        } catch (Throwable e) { // there are no threads left
+            fail(e);
+        }
+        if (!t.over() && w.thrown != null) {
+            fail(w.thrown);
+        }
+        t.giveUp();
+        if (started) {
+            w.interrupt();
+            if (!w.begun.compareAndSet(null, false)) {
+                tell(t);
+            }
+            interrupted |= join(w);
+            if (w.thrown != null && w.thrown != failure && !isEnd(t, w.thrown)) {
+                fail(w.thrown);
+            }
+        }
+        leave(hold);
+        if (interrupted) {
+            throw new InterruptedException();
+        }
+    }
+
+    /** Begins a term; false if it is over already. */
+    private boolean enter(Term t, Work w) {
+        mu.lock();
+        try {
+            work = w;
+            term = t;
+            asking = null;
+            if (stopped) {
+                t.giveUp();
+            }
+            return !t.over();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Ends a term after its work has ended. */
+    private void leave(Hold hold) {
+        mu.lock();
+        term = null;
+        work = null;
+        mu.unlock();
+        try {
+            hold.release(false, 0);
+        } catch (NotHeldException e) {
+            LOG.log(System.Logger.Level.DEBUG, e.getMessage()); // its owner was told, or the term was ending anyway
+        }
+    }
+
+    private void tell(Term t) {
+        try {
+            listener.onLost(t, t.loss());
+        } catch (Throwable e) {
+            fail(e);
+        }
+    }
+
+    /** Waits for a thread to end, in any case; true if this thread was interrupted. */
+    private static boolean join(Thread t) {
+        boolean interrupted = false;
+        while (true) {
+            try {
+                t.join();
+                return interrupted;
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+    }
+
+    /** Tells whether the exception of onElected only says that its term is over. */
+    private static boolean isEnd(Term t, Throwable thrown) {
+        Throwable e = thrown;
+        for (int depth = 0; e != null && depth < 100; depth++) {
+            if (e instanceof InterruptedException || e instanceof ClosedByInterruptException
+                    || e instanceof LostException loss && loss.key().equals(t.key()) && loss.fence() == t.fence()) {
+                return true;
+            }
+            e = e.getCause();
+        }
+        return false;
     }
 }

@@ -1,7 +1,13 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Requests.Left;
+import io.locksidecar.Wait.Answer;
+import io.locksidecar.Wait.Call;
 import java.lang.ref.WeakReference;
+import java.time.Duration;
 import java.util.Arrays;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
@@ -10,6 +16,8 @@ import java.util.function.Consumer;
  * The connection's lock guards the fields; volatile ones may be read without it.
  */
 final class Hold {
+    private static final System.Logger LOG = System.getLogger("io.locksidecar");
+
     /**
      * The identity of a hold on a connection, and in a client. An owner has a key's lock once, but may have several
      * permits of its semaphore. permit is the fence of a permit, and 0 for a lock.
@@ -25,7 +33,7 @@ final class Hold {
 
         /** Returns the id of a requested hold until it is granted. */
         static Id asked(Keys keys, int i, long owner) {
-            return new Id(keys.text(i), owner, keys.permits() > 0 ? ASKED : 0);
+            return new Id(keys.text[i], owner, keys.permits > 0 ? ASKED : 0);
         }
     }
 
@@ -36,9 +44,11 @@ final class Hold {
     /** The thread or Owner that must be told of a loss when it unlocks; null for a lease that has no other name. */
     final WeakReference<?> keeper;
     /** The place where it was acquired, if one thread is expected to release it; else null. */
-    final Site site;
-    /** The next hold of the same key and thread; see {@link Sites}. */
+    final Holds.Site site;
+    /** The next hold of the same key and thread. */
     Hold beside;
+    /** For how many milliseconds after the grant it is kept, even if it is released; 0 for not. */
+    final long keep;
     /** The handle or lease that alone can release it; null if others can, or before it is known. */
     volatile WeakReference<?> by;
 
@@ -68,14 +78,27 @@ final class Hold {
 
     private CompletableFuture<LostException> stage;
 
-    Hold(Conn conn, Id id, byte[] name, boolean shared, boolean fixed, WeakReference<?> keeper, Site site) {
+    /** Makes the hold of a key that an acquire asks for. */
+    Hold(Conn conn, Acquire asked, int key) {
         this.conn = conn;
-        this.id = id;
-        this.name = name;
-        this.shared = shared;
-        this.fixed = fixed;
-        this.keeper = keeper;
-        this.site = site;
+        this.id = asked.ids()[key];
+        this.name = asked.keys().utf8[key];
+        this.shared = asked.shared();
+        this.fixed = (asked.flags() & Codes.FIXED) != 0;
+        this.keep = asked.keep();
+        this.keeper = asked.keeper();
+        this.site = asked.site() == null || asked.site().named() ? null : asked.site();
+    }
+
+    private Hold(Hold asked, long permit) {
+        this.conn = asked.conn;
+        this.id = new Id(asked.id.key, asked.id.owner, permit);
+        this.name = asked.name;
+        this.fixed = asked.fixed;
+        this.keep = asked.keep;
+        this.keeper = null;
+        this.site = null;
+        this.fence = permit;
     }
 
     /** Records what can release it: the lease alone, unless its owner has a name or is the thread. */
@@ -102,9 +125,7 @@ final class Hold {
 
     /** Returns the hold of a granted permit that was requested as this. */
     Hold permit(long permit) {
-        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, fixed, null, null);
-        hold.fence = permit;
-        return hold;
+        return new Hold(this, permit);
     }
 
     /** Returns how often its owner acquired it in a mode. */
@@ -162,11 +183,132 @@ final class Hold {
         return end == 0 || now < end ? "silence" : fixed ? "fixed_end" : "too_long";
     }
 
-    /** Returns the nanoseconds until its end, 0 if it is over; null if it has no end. */
-    Long untilEnd() {
+    /** Returns the time until its end, zero if it is over; empty if it has no end. */
+    Optional<Duration> untilEnd() {
         long e = end;
-        return e == 0 ? null : (Long) (held() ? Math.max(1, e - BootClock.SYSTEM.now()) : 0);
+        return e == 0 ? Optional.empty()
+                : Optional.of(Duration.ofNanos(held() ? Math.max(1, e - BootClock.SYSTEM.now()) : 0));
     }
+
+    /** Throws unless it is held. */
+    void check() {
+        if (!held()) {
+            throw notHeld();
+        }
+    }
+
+    NotHeldException notHeld() {
+        String why = lost;
+        return why != null ? loss(why) : new NotHeldException(this + " is not held by this owner");
+    }
+
+    // ---- requests, each of which waits for its answer ----
+
+    /**
+     * Releases one acquire, with these flags of a release; false if the caller does not have it. Throws a loss. Waits for the
+     * answer unless the release is quiet. Does not throw if it is not confirmed, because the work was done under the lock.
+     */
+    boolean release(boolean asShared, int flags) {
+        held();
+        return released(conn.requests.release(this, asShared, flags, null), flags);
+    }
+
+    /** Waits for the end of a release that was sent. The result is as for release. */
+    boolean released(Object left, int flags) {
+        if (left == Left.NOT_OWNED) {
+            return false;
+        }
+        if (left == Left.LOST) {
+            throw notHeld();
+        }
+        if (flags != Codes.QUIET && left instanceof Call c) {
+            logUnconfirmed(answer(c));
+        }
+        return true;
+    }
+
+    /** Logs that a release was not confirmed; throws other failures. Null is none. */
+    static void logUnconfirmed(LockException why) {
+        if (why != null && why.code() == Code.UNKNOWN) {
+            LOG.log(System.Logger.Level.INFO, why.getMessage());
+        } else if (why != null) {
+            why.fillInStackTrace(); // it may have been made on another thread
+            throw why;
+        }
+    }
+
+    /** Sends a renewal. A ttl of 0 keeps its TTL. */
+    Call renew(long ttl) {
+        Call c = new Call(Codes.RENEW, this, null, null);
+        conn.requests.send(c, name, id.owner(), fence, ttl);
+        return c;
+    }
+
+    /** Waits for the answer of a call about this hold, and throws its failure. */
+    void must(Call c) {
+        LockException why = answer(c);
+        if (why != null) {
+            why.fillInStackTrace(); // it may have been made on another thread
+            throw why;
+        }
+    }
+
+    /** Waits for the answer of a call about this hold, and returns its failure, or null. */
+    LockException answer(Call c) {
+        Link link = conn.link();
+        if (c.awaitUninterruptibly(System.nanoTime() + link.timeout())) {
+            return failure(c);
+        }
+        return isRelease(c) ? unconfirmed(link.silent()) : link.silent();
+    }
+
+    private static boolean isRelease(Call c) {
+        return c.op == Codes.RELEASE || c.op == Codes.RELEASE_MANY;
+    }
+
+    private static LockException unconfirmed(LockException why) {
+        return new LockException(Code.UNKNOWN, why.getMessage() + "; the release has been sent");
+    }
+
+    /** Returns the failure of a call about this hold that has ended, or null. */
+    LockException failure(Call c) {
+        Answer a = c.answer();
+        boolean release = isRelease(c);
+        String why = lost;
+        if (c.failedWith(Code.CLOSED)) { // the end of the connection also releases
+            return release ? null : why != null ? loss(why) : a.error();
+        }
+        if (a.error() != null) {
+            return release && a.error() instanceof UnavailableException ? unconfirmed(a.error()) : a.error();
+        }
+        if (a.code() == Codes.NOT_HELD) {
+            return loss(why == null ? "gone" : why);
+        }
+        if (a.code() != Codes.OK) {
+            return conn.link().failure(a);
+        }
+        if (!release && why != null) {
+            return loss(why); // it was lost during the wait for the answer
+        }
+        return c.codes == null ? null : failureOfSeveral(c);
+    }
+
+    /** Returns the first failure of a release-many that was answered, a loss before others; or null. */
+    private static LockException failureOfSeveral(Call c) {
+        LockException first = null;
+        for (int i = 0; i < c.codes.length; i++) {
+            Hold hold = c.holds[i];
+            if (c.codes[i] == Codes.NOT_HELD) {
+                return hold.loss("gone");
+            }
+            if (c.codes[i] != Codes.OK && first == null) {
+                first = hold.conn.link().failure(new Answer(c.codes[i], "released", 0, null).of(hold.id.key()));
+            }
+        }
+        return first;
+    }
+
+    // ---- losses ----
 
     LostException loss(String reason) {
         return new LostException(this + " was lost: " + reason, id.key, fence, reason);
@@ -192,19 +334,48 @@ final class Hold {
         return (isPermit() ? "permit of \"" : "lock \"") + id.key + '"';
     }
 
-    /** Returns the stage that a loss completes; the connection's lock is held. */
-    CompletableFuture<LostException> stage() {
-        if (stage == null) {
-            stage = new CompletableFuture<>();
-            if (lost == null) {
-                listen(stage::complete);
+    /** Returns a stage that a loss completes, with an exception of its own. */
+    CompletableFuture<LostException> onLost() {
+        CompletableFuture<LostException> one;
+        String why;
+        conn.mu.lock();
+        try {
+            if (stage == null) {
+                stage = new CompletableFuture<>();
+                if (lost == null) {
+                    add(stage::complete);
+                }
             }
+            one = stage;
+            why = lost;
+        } finally {
+            conn.mu.unlock();
         }
-        return stage;
+        if (why != null && !why.equals("closed")) {
+            conn.link().tell(one::complete, loss(why));
+        }
+        return one.thenApply(loss -> loss(loss.reason()));
+    }
+
+    /** Begins to report the loss to a listener; at once if it was lost already. */
+    void listen(Consumer<LostException> listener) {
+        String why;
+        conn.mu.lock();
+        try {
+            why = lost;
+            if (why == null) {
+                add(listener);
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+        if (why != null && !why.equals("closed")) {
+            conn.link().tell(listener, loss(why));
+        }
     }
 
     /** Adds a listener of the loss, unless it is there. The connection's lock is held. */
-    void listen(Consumer<LostException> listener) {
+    private void add(Consumer<LostException> listener) {
         for (Consumer<LostException> one : tell) {
             if (one == listener) {
                 return;

@@ -1,86 +1,121 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Wait.Answer;
+import io.locksidecar.Wait.Call;
+import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ReadableByteChannel;
 
-/** Applies what the daemon sends to a connection: replies end calls, and grants and pushes change holds. */
+/**
+ * The reading half of a connection: it cuts the stream into messages, and applies them. Replies end calls, and grants and
+ * pushes change holds. Only the reader of the connection uses it.
+ */
 final class Incoming {
+    private static final int SIZE = 1 << 14;
+    /** The first four bytes of an HTTP reply. */
+    private static final int HTTP = 0x48545450;
+
     private final Conn conn;
     private final Holds holds;
+    private final ReadableByteChannel channel;
+    private final Welcome welcome = new Welcome();
+    private ByteBuffer in = ByteBuffer.allocateDirect(SIZE);
 
-    Incoming(Conn conn, Holds holds) {
+    Incoming(Conn conn, Holds holds, ReadableByteChannel channel) {
         this.conn = conn;
         this.holds = holds;
+        this.channel = channel;
+    }
+
+    Welcome welcome() {
+        return welcome;
+    }
+
+    /** Reads once; returns how many bytes, and -1 at the end of the stream. */
+    int read() throws IOException {
+        return channel.read(in);
+    }
+
+    /** Applies every whole message that was read; true if there may be more to read. mu of the connection is held. */
+    boolean apply() {
+        boolean full = !in.hasRemaining();
+        in.flip();
+        int end = in.limit();
+        while (in.remaining() >= 4) {
+            int size = in.getInt(in.position());
+            if (size == HTTP) {
+                throw bad(IoThread.SocketPath.http(conn.link().path()));
+            }
+            if (size <= 0 || size > welcome.maxFrame) {
+                throw bad("frame of " + Integer.toUnsignedString(size) + " bytes, the limit is " + welcome.maxFrame);
+            }
+            if (in.remaining() - 4 < size) {
+                break;
+            }
+            int next = in.position() + 4 + size;
+            in.position(next - size).limit(next);
+            apply(in);
+            in.limit(end).position(next);
+        }
+        if (in.position() == 0 && in.limit() == in.capacity()) { // what has arrived is kept, and as much again fits
+            in = ByteBuffer.allocateDirect(2 * in.capacity()).put(in);
+        } else {
+            in.compact();
+        }
+        return full;
+    }
+
+    private static LockException bad(String why) {
+        return new LockException(Code.BAD_FRAME, why);
+    }
+
+    private static void need(int fields, int count) {
+        if (fields < count) {
+            throw bad("message is too short");
+        }
     }
 
     /**
-     * Applies one payload: a reply or a push. Throws a ProtocolException for one that cannot be used. The whole payload
-     * is checked first: a caller must not see a grant whose message turns out to be malformed.
+     * Applies one payload: a reply or a push. Throws an exception for one that cannot be used. The whole payload is checked
+     * first: a caller must not see a grant whose message turns out to be malformed. mu of the connection is held.
      */
     void apply(ByteBuffer b) {
         int count = Msgpack.getArray(b);
         if (count < 2) {
-            throw new ProtocolException("message is not an array of code and id");
+            throw bad("message is not an array of code and id");
         }
         int begin = b.position();
         Msgpack.skip(b, count, 1);
         if (b.hasRemaining()) {
-            throw new ProtocolException("bytes behind the message");
+            throw bad("bytes behind the message");
         }
         b.position(begin);
         long code = Msgpack.getLong(b);
         if (code < 0 || code > 255) {
-            throw new ProtocolException("code is not a small number");
+            throw bad("code is not a small number");
         }
         long id = Msgpack.getCount(b);
-        int fields = count - 2;
-        conn.mu.lock();
-        try {
-            if (id == 0) {
-                push((int) code, b, fields);
-            } else {
-                reply((int) code, id, b, fields);
-            }
-        } finally {
-            conn.mu.unlock();
+        if (id == 0) {
+            push((int) code, b, count - 2);
+        } else {
+            reply((int) code, id, b, count - 2);
         }
     }
 
     private void reply(int code, long id, ByteBuffer b, int fields) {
-        if (!conn.welcome().done() && id == 1) {
-            conn.welcome().read(code, b, fields);
+        if (!welcome.done && id == 1) {
+            welcome.read(code, b, fields);
             return;
         }
         Call c = conn.pending.get(id);
         if (c == null) {
             return;
         }
-        Call.Answer answer;
-        if (code != Codes.OK) {
-            Welcome.need(fields, 1);
-            String text = Msgpack.getText(b);
-            boolean places = c.op == Codes.ACQUIRE_MANY && fields > 1;
-            answer = new Call.Answer(code, text, places ? Msgpack.getCount(b) : -1, null);
-            if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
-                holds.lose(c.hold, "gone");
-            }
-        } else if (c.op == Codes.ACQUIRE || c.op == Codes.RENEW || c.op == Codes.DOWNGRADE) {
-            Welcome.need(fields, 6);
-            grant(c, 0, b);
-            answer = new Call.Answer(code, "", 0, null);
-        } else if (c.op == Codes.ACQUIRE_MANY || c.op == Codes.RELEASE_MANY) {
-            Welcome.need(fields, 1);
-            many(c, b);
-            answer = new Call.Answer(code, "", 0, null);
-        } else if (c.op == Codes.INSPECT) {
-            c.inspection = Inspection.read(b, fields);
-            answer = new Call.Answer(code, "", 0, null);
-        } else { // every other success that this client asks for begins with a number
-            Welcome.need(fields, 1);
-            answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
-        }
+        Answer answer = code == Codes.OK ? success(c, b, fields) : failure(c, code, b, fields);
         if (code == Codes.OK && c.asker != null) {
             LostException loss = taken(c);
-            answer = loss == null ? answer : new Call.Answer(-1, "", 0, loss);
+            answer = loss == null ? answer : Answer.failed(loss);
         }
         conn.pending.remove(id);
         conn.finish(c, answer);
@@ -90,10 +125,43 @@ final class Incoming {
         }
     }
 
+    private Answer failure(Call c, int code, ByteBuffer b, int fields) {
+        need(fields, 1);
+        String text = Msgpack.getText(b);
+        boolean places = c.op == Codes.ACQUIRE_MANY && fields > 1;
+        if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
+            holds.lose(c.hold, "gone");
+        }
+        return new Answer(code, text, places ? Msgpack.getCount(b) : -1, null);
+    }
+
+    private Answer success(Call c, ByteBuffer b, int fields) {
+        switch (c.op) {
+            case Codes.ACQUIRE, Codes.RENEW, Codes.DOWNGRADE -> {
+                need(fields, 6);
+                grant(c, 0, b, 0);
+            }
+            case Codes.ACQUIRE_ANY -> {
+                need(fields, 7);
+                any(c, b);
+            }
+            case Codes.ACQUIRE_MANY, Codes.RELEASE_MANY -> {
+                need(fields, 1);
+                many(c, b);
+            }
+            case Codes.INSPECT -> c.inspection = Inspection.read(b, fields);
+            default -> { // every other success that this client asks for begins with a number
+                need(fields, 1);
+                return new Answer(Codes.OK, "", Msgpack.getCount(b), null);
+            }
+        }
+        return Answer.OK;
+    }
+
     /** Records one entry per hold: a grant, or the code of a release. */
     private void many(Call c, ByteBuffer b) {
         if (Msgpack.getArray(b) != c.holds.length) {
-            throw new ProtocolException("as many entries as keys were expected");
+            throw bad("as many entries as keys were expected");
         }
         c.codes = new int[c.holds.length];
         for (int i = 0; i < c.holds.length; i++) {
@@ -102,20 +170,33 @@ final class Incoming {
                 continue;
             }
             int fields = Msgpack.getArray(b);
-            Welcome.need(fields, 6);
-            grant(c, i, b);
-            Msgpack.skip(b, fields - 6L, 3);
+            need(fields, 6);
+            grant(c, i, b, fields - 6L);
         }
     }
 
-    /** Records the grant of a call's hold. */
-    private void grant(Call c, int i, ByteBuffer b) {
+    /** Records the grant of one of several keys, whose position follows the grant. */
+    private void any(Call c, ByteBuffer b) {
+        int begin = b.position();
+        Msgpack.skip(b, 6, 1);
+        long index = Msgpack.getCount(b);
+        if (index >= c.holds.length) {
+            throw bad("the position of a key is out of range");
+        }
+        b.position(begin);
+        c.holds = new Hold[] {c.holds[(int) index]};
+        grant(c, 0, b, 0);
+    }
+
+    /** Records the grant of a call's hold, and skips further fields of it. */
+    private void grant(Call c, int i, ByteBuffer b, long more) {
         long fence = Msgpack.getCount(b);
         Msgpack.getCount(b); // left, which is for display
         long deadline = Msgpack.getCount(b);
         Msgpack.getCount(b); // count, because the client counts re-entries itself
         long end = Msgpack.getCount(b);
         Msgpack.getCount(b); // flags
+        Msgpack.skip(b, more, 3);
         Hold hold = c.holds[i];
         if (c.asker != null) {
             hold = hold.isPermit() ? permit(hold, fence) : lock(hold, fence);
@@ -124,11 +205,10 @@ final class Incoming {
         } else if (hold.over) {
             return;
         }
-        if (end != 0) {
-            // the end never moves to an earlier time, but replies may come in any order
-            hold.end = Math.max(hold.end, conn.welcome().ours(end));
+        if (end != 0) { // the end never moves to an earlier time, but replies may come in any order
+            hold.end = Math.max(hold.end, welcome.ours(end));
         }
-        hold.state(conn.welcome().ours(deadline));
+        hold.state(welcome.ours(deadline));
         holds.stated(hold);
     }
 
@@ -150,7 +230,7 @@ final class Incoming {
     private Hold permit(Hold asked, long fence) {
         Hold hold = asked.permit(fence);
         if (fence == 0 || holds.get(hold.id) != null) { // otherwise two owners would believe that they have it
-            throw new ProtocolException("a permit has no fence of its own");
+            throw bad("a permit has no fence of its own");
         }
         holds.put(hold);
         return hold;
@@ -176,20 +256,20 @@ final class Incoming {
         if (hold.writes + hold.reads == 0 && hold.grants == 0) {
             holds.drop(hold);
         }
-        conn.requests.release(hold);
+        conn.requests.giveBack(hold);
     }
 
     private void push(int event, ByteBuffer b, int fields) {
         switch (event) {
             case Codes.KEEPALIVE -> {
-                Welcome.need(fields, 2);
-                long until = conn.welcome().ours(Msgpack.getCount(b));
+                need(fields, 2);
+                long until = welcome.ours(Msgpack.getCount(b));
                 Msgpack.getCount(b); // left, which is for display
                 holds.state(until);
                 conn.requests.ping(); // whatever the welcome said, because a reload may require a heartbeat later
             }
             case Codes.LOST -> {
-                Welcome.need(fields, 4);
+                need(fields, 4);
                 String key = Msgpack.getText(b);
                 long owner = Msgpack.getCount(b);
                 long fence = Msgpack.getCount(b);
@@ -200,15 +280,77 @@ final class Incoming {
                     holds.lose(hold, reason);
                 }
             }
+            case Codes.RELEASE_FAILED -> {
+                need(fields, 5);
+                String key = Msgpack.getText(b);
+                long owner = Msgpack.getCount(b);
+                long fence = Msgpack.getCount(b);
+                boolean unconfirmed = Msgpack.getCount(b) != Codes.NOT_HELD;
+                holds.releaseFailed(key, owner, fence, unconfirmed, Msgpack.getText(b));
+            }
             case Codes.FATAL -> {
-                Welcome.need(fields, 2);
-                LockException why = Codes.failure(Msgpack.getCount(b), Msgpack.getText(b));
-                if (!conn.welcome().done()) {
-                    throw why;
-                }
-                throw new ConnectionLostException(why.getMessage());
+                need(fields, 2);
+                LockException why = LockException.reply(Msgpack.getCount(b), Msgpack.getText(b));
+                throw welcome.done ? new UnavailableException(Code.CLOSED, why.getMessage()) : why;
             }
             default -> { } // an event of a later version
+        }
+    }
+
+    /** The daemon's statements in the welcome, and the mapping of its clock to this process's. */
+    static final class Welcome {
+        private static final long MS = 1_000_000;
+        /** Later than any useful time, and small enough for additions. */
+        private static final long FAR = 4_000_000_000_000L;
+
+        /** The time of this process's clock before hello was sent; never later than the true one. */
+        private final long began = BootClock.SYSTEM.floor();
+
+        private volatile boolean done;
+        private long shift;
+        private int maxFrame = Codes.MAX_FRAME;
+
+        boolean done() {
+            return done;
+        }
+
+        int maxFrame() {
+            return maxFrame;
+        }
+
+        /** Returns a time of the daemon's in nanoseconds of this process's clock; never later than the true one. */
+        long ours(long millis) {
+            return Math.min(millis, FAR) * MS + shift;
+        }
+
+        /** Reads the fields of the reply to hello. */
+        private void read(int code, ByteBuffer b, int fields) {
+            if (code != Codes.OK) {
+                need(fields, 1);
+                throw LockException.reply(code, Msgpack.getText(b));
+            }
+            need(fields, 10);
+            long version = Msgpack.getCount(b);
+            Msgpack.getCount(b); // session
+            long now = Msgpack.getCount(b);
+            long frame = Msgpack.getCount(b);
+            for (int i = 0; i < 4; i++) {
+                Msgpack.getCount(b); // min_ttl, default_ttl, max_ttl, watch
+            }
+            int namespaces = Msgpack.getArray(b);
+            for (int i = 0; i < namespaces; i++) {
+                int n = Msgpack.getArray(b);
+                need(n, 3);
+                Msgpack.skip(b, n, 3);
+            }
+            Msgpack.getText(b); // the daemon's version
+            if (version != Codes.VERSION) {
+                throw new LockException(Code.BAD_VERSION, "the daemon speaks version " + version);
+            }
+            maxFrame = (int) Math.min(frame, 1 << 30);
+            // The daemon read now after began, and rounded it down by less than 1 ms.
+            shift = began - Math.min(now, FAR) * MS - MS;
+            done = true;
         }
     }
 }

@@ -1,5 +1,6 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
 import java.io.IOException;
 import java.net.ConnectException;
 import java.net.StandardProtocolFamily;
@@ -7,23 +8,26 @@ import java.net.UnixDomainSocketAddress;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.Arrays;
+import java.util.Map;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.locks.LockSupport;
 
 /**
- * The one thread of a client: it connects, reads, writes what callers could not write, and runs the timers. No code of
- * the user runs on it, and it waits only for the selector.
+ * The one thread of a client: it connects, runs the timers, and is the reader of the connection while no caller is; see
+ * {@link Conn}. No code of the user runs on it, and it waits only for the selector or for a caller that reads.
  */
 final class IoThread extends Thread {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
-    /** Maximum number of reads before the rest of the I/O thread's work. */
-    private static final int READS = 16;
-    /** Milliseconds for which the thread without a connection waits for the next request for one. */
-    private static final long LINGER = 1000;
+    /** Nanoseconds for which the thread without a connection waits for the next request for one. */
+    private static final long LINGER = 1_000_000_000;
 
     private final Link link;
     private volatile Selector selector;
+    private volatile boolean poked;
     /** Milliseconds between attempts that fail. */
     private long pause = 10;
     /** System.nanoTime of the next attempt. */
@@ -35,12 +39,19 @@ final class IoThread extends Thread {
         this.link = link;
     }
 
-    /** Makes it check for work. Before there is a selector, nothing is missed, because it checks first. */
+    /** Makes it, and a caller that reads, check for work. Before there is a selector, nothing is missed: it checks first. */
     void wakeup() {
         Selector s = selector;
         if (s != null) {
             s.wakeup();
         }
+        poke();
+    }
+
+    /** Makes it check for work if it does not read. */
+    void poke() {
+        poked = true; // locks may use up the permit
+        LockSupport.unpark(this);
     }
 
     @Override
@@ -52,19 +63,19 @@ final class IoThread extends Thread {
                     connect(s);
                 } catch (RuntimeException | Error e) {
                     LOG.log(System.Logger.Level.ERROR, "locksidecar's I/O thread failed", e);
-                    link.fail(new ConnectionLostException("the client failed: " + e, e));
+                    link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e));
                 }
             }
         } catch (IOException | RuntimeException | Error e) {
             link.ended();
-            link.fail(new UnavailableException("the client cannot wait for its socket: " + e, e));
+            link.fail(new UnavailableException(Code.UNAVAILABLE, "the client cannot wait for its socket: " + e, e));
         }
     }
 
     /** Waits for a short time for something to do. */
     private boolean wanted(Selector s) throws IOException {
         if (!link.busy() && !link.closed()) {
-            s.select(LINGER);
+            s.select(LINGER / 1_000_000);
         }
         return link.stays();
     }
@@ -72,20 +83,18 @@ final class IoThread extends Thread {
     /** Makes one attempt, if a connection is wanted and it is time, and serves the connection to its end. */
     private void connect(Selector s) throws IOException {
         Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
-        Long timer = link.timers();
+        long timer = link.timers(LINGER);
         Link.Next what = link.next(next);
         if (what != Link.Next.DIAL) {
-            long until = what == Link.Next.WAIT ? next : System.nanoTime() + LINGER * 1_000_000;
-            s.select(millis(timer != null && timer - until < 0 ? timer : until));
+            long rest = what == Link.Next.WAIT ? Math.min(timer, next - System.nanoTime()) : timer;
+            s.select(Math.max(1, rest / 1_000_000 + 1));
             return;
         }
         try (SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX)) {
-            Conn c = open(channel, s);
-            pause = 10;
-            serve(c, channel, s);
+            serve(open(channel, s));
         } catch (IOException | LockException e) {
-            LockException why = e instanceof LockException l ? l
-                    : new UnavailableException("no connection to " + link.setup.path() + ": " + e.getMessage(), e);
+            LockException why = e instanceof LockException l ? l : new UnavailableException(
+                    Code.UNAVAILABLE, "no connection to " + link.path() + ": " + e.getMessage(), e);
             double rest = pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2);
             next = System.nanoTime() + (long) (rest * 1_000_000);
             pause = Math.min(250, 2 * pause);
@@ -94,45 +103,39 @@ final class IoThread extends Thread {
         s.selectNow(); // releases the closed channel
     }
 
-    /** Returns the milliseconds until then, at least 1. */
-    private static long millis(long until) {
-        return Math.max(1, (until - System.nanoTime()) / 1_000_000 + 1);
-    }
-
     /** Connects and says hello. After the welcome, the connection belongs to the link. */
     private Conn open(SocketChannel channel, Selector s) throws IOException {
         channel.configureBlocking(false);
         try {
-            if (!channel.connect(UnixDomainSocketAddress.of(link.setup.path()))) {
-                throw new UnavailableException("the daemon at " + link.setup.path() + " takes no more connections");
+            if (!channel.connect(UnixDomainSocketAddress.of(link.path()))) {
+                throw new UnavailableException(
+                        Code.UNAVAILABLE, "the daemon at " + link.path() + " takes no more connections");
             }
         } catch (IOException | IllegalArgumentException e) {
-            throw new UnavailableException(refused(link.setup.path(), e), e);
+            throw new UnavailableException(Code.UNAVAILABLE, refused(link.path(), e), e);
         }
-        SelectionKey key = channel.register(s, SelectionKey.OP_READ);
-        Conn c = new Conn(link, channel, s::wakeup);
-        Inbox in = new Inbox(channel);
-        key.attach(in);
-        long limit = System.nanoTime() + link.setup.timeout();
-        c.requests.hello(Key.clip(link.setup.name()), Key.clip(link.setup.label()));
+        Conn c = new Conn(link, channel, channel.register(s, SelectionKey.OP_READ), this);
+        long limit = System.nanoTime() + link.timeout();
+        c.requests.hello(clip(link.setup.name()), clip(link.setup.label()));
         while (!c.welcome().done()) {
             long left = limit - System.nanoTime();
-            if (left <= 0) {
-                throw link.silent();
+            if (link.closed() || c.dead != null || left <= 0) {
+                throw link.closed() ? link.closing() : c.dead != null ? c.dead : link.silent();
             }
-            if (link.closed()) {
-                throw link.closing();
-            }
-            s.select(left / 1_000_000 + 1);
-            s.selectedKeys().clear();
-            link.timers();
-            try {
-                in.read(c);
-            } catch (LockException e) {
-                throw placed(e);
-            }
+            c.turn(Math.min(left, link.timers(left)));
         }
+        pause = 10;
         return c;
+    }
+
+    /** Returns the part of a name or label that fits: 128 bytes of UTF-8. */
+    private static byte[] clip(String name) {
+        byte[] utf8 = name.getBytes(StandardCharsets.UTF_8);
+        int n = Math.min(utf8.length, Codes.MAX_NAME);
+        while (n < utf8.length && (utf8[n] & 0xc0) == 0x80) {
+            n--; // not within a character
+        }
+        return Arrays.copyOf(utf8, n);
     }
 
     /** Returns the reason why there is no connection. */
@@ -145,62 +148,79 @@ final class IoThread extends Thread {
     }
 
     /** Serves a connection to its end. */
-    private void serve(Conn c, SocketChannel channel, Selector s) throws IOException {
-        SelectionKey key = channel.keyFor(s);
+    private void serve(Conn c) {
         link.connected(c);
-        LockException why;
-        try {
-            turn(c, key, s);
-            return;
-        } catch (LockException e) {
-            why = placed(e);
-        } catch (IOException e) {
-            why = new ConnectionLostException("the connection to the daemon at " + link.setup.path() + " failed: "
-                    + e.getMessage(), e);
-        }
-        c.die(why, "connection");
-    }
-
-    /** Runs until the connection has ended. */
-    private void turn(Conn c, SelectionKey key, Selector s) throws IOException {
-        Inbox in = (Inbox) key.attachment();
-        Long lastWords = null;
         while (c.dead == null) {
-            boolean writing = c.out().goOn();
-            key.interestOps(writing ? SelectionKey.OP_READ | SelectionKey.OP_WRITE : SelectionKey.OP_READ);
-            Long timer = link.timers();
-            long rest = c.patience();
-            s.select(timer == null ? rest : Math.min(rest, millis(timer)));
             Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
-            s.selectedKeys().clear();
-            c.look();
-            boolean more = true;
-            for (int i = 0; i < READS && more && c.dead == null; i++) {
-                more = in.read(c);
-                c.flush();
-            }
-            if (!more && c.dead == null) {
-                c.sweep();
-            }
-            IOException fault = c.fault();
-            if (fault != null) { // the daemon may have sent the reason
-                lastWords = lastWords == null ? System.nanoTime() + 1_000_000_000 : lastWords;
-                if (System.nanoTime() - lastWords >= 0) {
-                    throw fault;
-                }
+            poked = false;
+            long timer = link.timers(LINGER);
+            long rest = c.take();
+            if (rest == 0) {
+                c.turn(timer);
+            } else if (!poked) {
+                LockSupport.parkNanos(this, Math.min(rest, timer));
             }
         }
+        c.awaitReader(); // the channel may be closed after that
     }
 
-    /** Returns e with the daemon's path in its message. */
-    private LockException placed(LockException e) {
-        String message = e.getMessage() + " (daemon at " + link.setup.path() + ")";
-        if (e instanceof ProtocolException) {
-            return new ProtocolException(message, e);
+    /** The path of the daemon's socket, in the order of PROTOCOL.md, section 2. */
+    static final class SocketPath {
+        static final String VARIABLE = "LOCKSIDECAR_SOCKET";
+        private static final String SYSTEM = "/run/locksidecar/locksidecar.sock";
+        /** The path of the admin socket is the path of the socket for locks, plus this. */
+        private static final String ADMIN = ".admin";
+
+        private SocketPath() {}
+
+        static Path byDefault() {
+            return byDefault(System.getenv(), root());
         }
-        if (e instanceof ConnectionLostException) {
-            return new ConnectionLostException(message, e);
+
+        static Path byDefault(Map<String, String> env, boolean root) {
+            String named = env.getOrDefault(VARIABLE, "");
+            if (!named.isEmpty()) {
+                return Path.of(named);
+            }
+            String runtime = env.getOrDefault("XDG_RUNTIME_DIR", "");
+            if (!root && !runtime.isEmpty()) {
+                return Path.of(runtime, "locksidecar", "locksidecar.sock");
+            }
+            return Path.of(SYSTEM);
         }
-        return e;
+
+        /** Returns advice for the case that there is no daemon at path. */
+        static String hint(Path path) {
+            String locks = locks(path);
+            if (locks != null) {
+                return "this is the name of an admin socket; the socket for locks is " + locks;
+            }
+            if (Files.exists(Path.of(path + ADMIN))) {
+                return "only an admin socket is there, " + path + ADMIN;
+            }
+            return "start one with 'locksidecar serve', or name its socket with Sidecar.builder().socket(...) or " + VARIABLE;
+        }
+
+        /** Returns the error for the socket at path, which speaks HTTP and is not the one for locks. */
+        static String http(Path path) {
+            String locks = locks(path);
+            return locks != null ? "this is the admin socket; the socket for locks is " + locks
+                    : "this socket speaks HTTP, as an admin socket does, not the protocol for locks";
+        }
+
+        /** Returns the path of the socket for locks that belongs to an admin socket; null if path does not name one. */
+        private static String locks(Path path) {
+            String s = path.toString();
+            return s.endsWith(ADMIN) ? s.substring(0, s.length() - ADMIN.length()) : null;
+        }
+
+        /** Tells whether this process runs as root, without an additional module. */
+        private static boolean root() {
+            try {
+                return Integer.valueOf(0).equals(Files.getAttribute(Path.of("/proc/self"), "unix:uid"));
+            } catch (IOException | UnsupportedOperationException | IllegalArgumentException e) {
+                return "root".equals(System.getProperty("user.name"));
+            }
+        }
     }
 }

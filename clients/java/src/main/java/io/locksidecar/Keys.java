@@ -1,60 +1,121 @@
 package io.locksidecar;
 
-import java.util.ArrayList;
+import io.locksidecar.LockException.Code;
+import java.nio.charset.StandardCharsets;
 import java.util.Collection;
 import java.util.HashSet;
-import java.util.List;
 import java.util.Objects;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.IntStream;
 import java.util.stream.Stream;
 
-/**
- * The keys of one request: the lock of one key; the locks of several at once, in the given order; or one permit of a
- * semaphore. permits is the number of permits of the semaphore, and 0 for locks.
- */
-record Keys(Key[] all, boolean many, int permits) {
+/** The keys of one request, as text and in UTF-8, and how they are acquired. */
+final class Keys {
     private static final int SHOWN = 3;
 
+    final String[] text;
+    final byte[][] utf8;
+    /** The operation: Codes.ACQUIRE for one key, ACQUIRE_MANY for all of them, ACQUIRE_ANY for one of them. */
+    final int op;
+    /** The number of permits of the semaphore; 0 for locks. */
+    final int permits;
+
+    private Keys(String[] text, int op, int permits) {
+        this.text = text;
+        this.utf8 = Stream.of(text).map(Keys::encode).toArray(byte[][]::new);
+        this.op = op;
+        this.permits = permits;
+    }
+
+    private Keys(String key, int permits) {
+        this.text = new String[] {key};
+        this.utf8 = new byte[][] {encode(key)};
+        this.op = Codes.ACQUIRE;
+        this.permits = permits;
+    }
+
     static Keys of(String key) {
-        return new Keys(new Key[] {Key.of(key)}, false, 0);
+        return new Keys(key, 0);
     }
 
     /** Returns the keys for a permit of the semaphore of a key, which has 1 to 10,000. */
     static Keys permit(String key, int permits) {
-        Key[] one = {Key.of(key)};
+        Keys one = new Keys(key, permits);
         if (permits < 1 || permits > Codes.MAX_PERMITS) {
-            throw new InvalidException("semaphore \"" + key + "\" of " + permits
-                    + " permits; 1 to 10000 are allowed");
+            throw invalid("semaphore \"" + key + "\" of " + permits + " permits; 1 to 10000 are allowed");
         }
-        return new Keys(one, false, permits);
+        return one;
     }
 
-    /** Returns keys if they are 1 to 1,024 different ones. */
-    static Keys of(Collection<String> keys) {
-        List<Key> all = new ArrayList<>();
+    /** Returns keys to be acquired together if they are 1 to 1,024 different ones. */
+    static Keys all(Collection<String> keys) {
+        return several(keys, Codes.ACQUIRE_MANY, Codes.MAX_KEYS);
+    }
+
+    /** Returns keys of which one is to be acquired if they are 1 to 64 different ones. */
+    static Keys any(Collection<String> keys) {
+        return several(keys, Codes.ACQUIRE_ANY, Codes.MAX_ANY);
+    }
+
+    private static Keys several(Collection<String> keys, int op, int most) {
         Set<String> seen = new HashSet<>();
         for (String key : Objects.requireNonNull(keys, "keys")) {
-            all.add(Key.of(key));
             if (!seen.add(key)) {
-                throw new InvalidException("key \"" + key + "\" is named twice");
+                throw invalid("key \"" + key + "\" is named twice");
             }
         }
-        if (all.isEmpty() || all.size() > Codes.MAX_KEYS) {
-            throw new InvalidException(all.size() + " keys at once; 1 to 1024 are allowed");
+        if (keys.isEmpty() || keys.size() > most) {
+            throw invalid(keys.size() + " keys at once; 1 to " + most + " are allowed");
         }
-        return new Keys(all.toArray(Key[]::new), true, 0);
+        return new Keys(keys.toArray(String[]::new), op, 0);
     }
 
-    String text(int i) {
-        return all[i].text();
+    /** Returns the keys at some positions. */
+    Keys at(int[] positions) {
+        return new Keys(IntStream.of(positions).mapToObj(i -> text[i]).toArray(String[]::new), op, permits);
+    }
+
+    /** Returns key in UTF-8 if it is valid: 1 to 512 bytes without control characters. */
+    private static byte[] encode(String key) {
+        Objects.requireNonNull(key, "key");
+        for (int i = 0; i < key.length(); i++) {
+            char c = key.charAt(i);
+            if (c < 0x20 || c >= 0x7f && c < 0xa0) {
+                throw invalid("key has a control character");
+            }
+            if (Character.isSurrogate(c)) {
+                if (i + 1 == key.length() || !Character.isSurrogatePair(c, key.charAt(i + 1))) {
+                    throw invalid("key cannot be written as UTF-8");
+                }
+                i++;
+            }
+        }
+        byte[] utf8 = key.getBytes(StandardCharsets.UTF_8);
+        if (utf8.length < 1 || utf8.length > Codes.MAX_KEY) {
+            throw invalid("key has " + utf8.length + " bytes; 1 to 512 are allowed");
+        }
+        return utf8;
+    }
+
+    private static LockException invalid(String why) {
+        return new LockException(Code.INVALID, why);
+    }
+
+    /** Tells whether these are several keys of one request. */
+    boolean many() {
+        return op != Codes.ACQUIRE;
+    }
+
+    int size() {
+        return text.length;
     }
 
     /** Returns their names in messages. */
     @Override
     public String toString() {
-        String some = Stream.of(all).limit(SHOWN).map(k -> '"' + k.text() + '"').collect(Collectors.joining(", "));
-        return (permits > 0 ? "semaphore " : many ? "locks " : "lock ") + some
-                + (all.length > SHOWN ? " and " + (all.length - SHOWN) + " more" : "");
+        String some = Stream.of(text).limit(SHOWN).map(k -> '"' + k + '"').collect(Collectors.joining(", "));
+        return (permits > 0 ? "semaphore " : many() ? "locks " : "lock ") + some
+                + (text.length > SHOWN ? " and " + (text.length - SHOWN) + " more" : "");
     }
 }

@@ -1,46 +1,105 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Requests.Left;
+import io.locksidecar.Wait.Call;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
+import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
+import java.util.stream.Stream;
 
 /**
- * One acquire of a lock, or one permit of a semaphore, which is held until {@link #close}.
+ * One acquire of a lock, of the locks of several keys together, or one permit of a semaphore. It is held until {@link
+ * #close}.
  *
  * <pre>{@code
  * try (Lease lease = sidecar.lease("order:42")) {
  *     charge(order, lease.fence());
  * }
+ * try (Lease both = sidecar.leaseAll(List.of("account:ann", "account:bob"))) {
+ *     transfer(both.fence("account:ann"), both.fence("account:bob"));
+ * }
  * }</pre>
  *
- * <p>A lease belongs to no thread: any thread may use and close it. It is its own owner, so a second lease of the same
- * key waits for the first. If an {@link Owner} was named, all its leases of one key are one hold, which ends with the
- * last of them. Permits of a {@link SidecarSemaphore} are always separate; apart from that, the text below also applies
- * to them.
+ * <p><b>The owner.</b> A lease belongs to no thread: any thread may use and close it. It is its own owner, so a second lease
+ * of the same key waits for the first. If an {@linkplain LockOptions#owner owner was named}, all its leases of one key are
+ * one hold, which ends with the last of them. Permits of a {@link SidecarSemaphore} are always separate.
  *
- * <p>A thread that would wait for a lease that it has acquired itself gets {@link AlreadyHeldException} instead, because
- * usually no other thread would close it. If another thread does, {@linkplain LockOptions#owner name an owner} for each
- * lease, or use {@link Sidecar#leaseAsync}: these wait. If the lease is lost, that thread gets {@link LostException} until the
- * lease is closed, or thrown away and garbage-collected.
+ * <p>A thread that would wait for a lease that it has acquired itself gets the code {@link LockException.Code#ALREADY_HELD}
+ * instead, because usually no other thread would close it. If another thread does, name an owner for each lease, or use {@link
+ * Sidecar#leaseAsync}: these wait. If the lease is lost, that thread gets {@link LostException} until the lease is closed, or
+ * thrown away and garbage-collected.
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
  * not released when it becomes unreachable: that can happen while the program still works under the lease.
+ *
+ * <p><b>Several keys.</b> Their order does not matter: two callers that name the same keys in different orders never wait for
+ * each other. The loss of one is the loss of all, because the work needs them together: {@link #isValid} becomes false,
+ * {@link #remaining} is zero, and {@link #onLost} reports the first loss. The other locks stay held until {@link #close}, so
+ * that the work can be ended first.
+ *
+ * <p>The methods that send a request block until the daemon has answered, at most for the client's timeout. They throw
+ * {@link LostException} if the lease was lost, {@link NotHeldException} if it was closed, and {@link UnavailableException} if
+ * the store does not confirm; what was known before is then still true.
  */
 public final class Lease implements AutoCloseable {
-    private final Hold hold;
-    private volatile boolean closed; // written under this
-    private boolean shared; // guarded by this
+    private final Hold[] holds;
+    private final Hold hold; // the first
+    private final LockOptions options;
+    private final Watcher watcher; // null for one key
+    private final ReentrantLock mu = new ReentrantLock();
+    private volatile boolean closed; // written under mu
+    private volatile boolean shared; // written under mu
 
-    Lease(Hold hold, boolean shared) {
-        this.hold = hold;
-        this.shared = shared;
-        hold.leased(this);
+    /** Is told of each loss of several keys, and reports the first one. */
+    private static final class Watcher implements Consumer<LostException> {
+        private final CompletableFuture<LostException> stage = new CompletableFuture<>();
+        private final AtomicBoolean told = new AtomicBoolean();
+        private final Link link;
+        private final Consumer<LostException> listener;
+
+        Watcher(Link link, Consumer<LostException> listener) {
+            this.link = link;
+            this.listener = listener;
+        }
+
+        @Override
+        public void accept(LostException loss) {
+            if (told.compareAndSet(false, true)) {
+                if (listener != null) {
+                    link.tell(listener, loss.again());
+                }
+                stage.complete(loss);
+            }
+        }
+    }
+
+    Lease(Hold[] holds, LockOptions options) {
+        this.holds = holds;
+        this.hold = holds[0];
+        this.options = options;
+        this.shared = options.isShared();
+        this.watcher = holds.length == 1 ? null : new Watcher(hold.conn.link(), options.onLost());
+        Consumer<LostException> listener = watcher == null ? options.onLost() : watcher;
+        for (Hold h : holds) {
+            if (listener != null) {
+                h.listen(listener);
+            }
+            h.leased(this);
+        }
     }
 
     /**
-     * Returns the name of the lock or semaphore.
+     * Returns the name of the lock or semaphore; with several keys, of the first.
      *
      * @return the key
      */
@@ -49,16 +108,50 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
+     * Returns the names of all its locks.
+     *
+     * @return the keys, in the order in which they were given
+     */
+    public List<String> keys() {
+        return Stream.of(holds).map(h -> h.id.key()).toList();
+    }
+
+    /**
      * Returns the fencing token: a positive number, larger for each later holder of the key. It stays readable after
      * the lock was lost or released. A resource that remembers the largest fence it has seen, and refuses smaller ones,
      * is safe from holders that do not know yet that they have lost the lock. The fence of a permit differs from the
      * fences of all other permits. Its order means nothing, because holders overlap.
      *
-     * @return the fence; 0, and no help, only for a lock that a daemon has granted alone in an outage of its store, as
-     * configured
+     * @return the fence, of the first of several keys; 0, and no help, only for a lock that a daemon has granted alone in an
+     *     outage of its store, as configured
      */
     public long fence() {
         return hold.fence;
+    }
+
+    /**
+     * Returns the fencing token of one of the keys.
+     *
+     * @param key one of {@link #keys}
+     * @return the fence, as for {@link #fence()}
+     * @throws LockException with the code {@link LockException.Code#INVALID} if it is none of them
+     */
+    public long fence(String key) {
+        for (Hold h : holds) {
+            if (h.id.key().equals(key)) {
+                return h.fence;
+            }
+        }
+        throw new LockException(Code.INVALID, "\"" + key + "\" is none of these locks");
+    }
+
+    /**
+     * Returns the fencing tokens of all keys.
+     *
+     * @return the fences, in the order of {@link #keys}
+     */
+    public List<Long> fences() {
+        return Stream.of(holds).map(h -> h.fence).toList();
     }
 
     /**
@@ -69,18 +162,46 @@ public final class Lease implements AutoCloseable {
      * @return whether it is held
      */
     public boolean isValid() {
-        return !closed && hold.held();
+        return !closed && held();
+    }
+
+    private boolean held() {
+        for (Hold h : holds) {
+            if (!h.held()) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /**
-     * Returns for how long the lock is certainly held as things stand. Unless it is {@linkplain
-     * LockOptions#fixed() fixed}, that rises again with each renewal by the daemon. Blocks no longer than
-     * {@link #isValid} does.
+     * Does nothing while the lock is held, and else throws. Call it in the loops of long work. Blocks no longer than {@link
+     * #isValid} does.
      *
-     * @return the time; zero when the lease is not valid
+     * @throws LostException if it was lost
+     * @throws NotHeldException if it was closed
+     */
+    public void check() {
+        if (closed) {
+            throw new NotHeldException("the lease of " + keys() + " is closed");
+        }
+        for (Hold h : holds) {
+            h.check();
+        }
+    }
+
+    /**
+     * Returns for how long the lock is certainly held as things are. Unless it is {@linkplain LockOptions#fixed() fixed}, the
+     * value rises again with each renewal by the daemon. Blocks no longer than {@link #isValid} does.
+     *
+     * @return the time, the shortest of several keys; zero when the lease is not valid
      */
     public Duration remaining() {
-        return closed ? Duration.ZERO : Holding.remaining(hold);
+        long least = closed ? 0 : Long.MAX_VALUE;
+        for (Hold h : holds) {
+            least = Math.min(least, h.remaining());
+        }
+        return Duration.ofNanos(least);
     }
 
     /**
@@ -88,146 +209,263 @@ public final class Lease implements AutoCloseable {
      * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then.
      * Blocks no longer than {@link #isValid} does.
      *
-     * @return the time, zero when the lease is no longer valid; empty if the lock does not end by itself
+     * @return the time, the shortest of several keys, zero when the lease is no longer valid; empty if the lock does not end
+     *     by itself
      */
     public Optional<Duration> fixedEnd() {
-        return Holding.untilEnd(hold).map(left -> closed ? Duration.ZERO : left);
+        return Stream.of(holds).flatMap(h -> h.untilEnd().stream()).min(Duration::compareTo)
+                .map(left -> closed ? Duration.ZERO : left);
     }
 
     /**
-     * Returns a stage that completes, normally, when the lock is lost: with the loss, on the client's executor,
-     * at once if that has happened. It never completes when the lease is closed while it is held, nor when the
+     * Tells whether the lease is shared.
+     *
+     * @return false if it is exclusive, or a permit
+     */
+    public boolean isShared() {
+        return shared;
+    }
+
+    /**
+     * Returns how often its owner has acquired the key and not released it, in both modes together. It is 1 unless an owner
+     * was named.
+     *
+     * @return the number of releases that are due; 0 after the last one
+     */
+    public int holdCount() {
+        return hold.count(true) + hold.count(false);
+    }
+
+    /**
+     * Returns a stage that completes, normally, when the lock is lost, or the first of several: with the loss, on the client's
+     * executor, at once if that has happened. It never completes when the lease is closed while it is held, nor when the
      * client is closed.
      *
      * @return a new stage; it cannot be completed by others
      */
     public CompletionStage<LostException> onLost() {
-        String lost;
-        CompletableFuture<LostException> stage;
-        hold.conn.mu.lock();
-        try {
-            stage = hold.stage();
-            lost = hold.lost;
-        } finally {
-            hold.conn.mu.unlock();
-        }
-        if (lost != null && !lost.equals("closed")) {
-            hold.conn.link().tell(stage::complete, hold.loss(lost));
-        }
-        return stage.thenApply(loss -> hold.loss(loss.reason())).minimalCompletionStage(); // an exception for each caller
+        return (watcher == null ? hold.onLost() : watcher.stage.thenApply(LostException::again)).minimalCompletionStage();
     }
 
-    /**
-     * Renews the lock now, to end its own TTL from now, but never sooner than before. Only a {@linkplain
-     * LockOptions#fixed() fixed} lock needs this. Blocks until the store has confirmed.
-     *
-     * @throws LostException if it was lost
-     * @throws NotHeldException if it was closed
-     * @throws UnavailableException if the store does not confirm: what was known before still stands
-     */
+    /** Renews the lock now, to end its own TTL from now, but never sooner than before. Only a fixed lock needs this. */
     public void extend() {
         extend(0);
     }
 
     /**
-     * Renews the lock now, to end ttl from now, but never sooner than before. Blocks until the store has confirmed.
+     * Renews the lock now, to end ttl from now, but never sooner than before. Only a fixed lock needs this. If one of several
+     * keys was lost, the others may have been renewed.
      *
      * @param ttl positive; counted in milliseconds
-     * @throws LostException if it was lost
-     * @throws NotHeldException if it was closed
-     * @throws InvalidException if the daemon allows no such TTL
-     * @throws UnavailableException if the store does not confirm: what was known before still stands
      */
     public void extend(Duration ttl) {
-        extend(Times.millis(Times.positive(ttl, "a TTL")));
+        extend(LockOptions.millis(ttl, "a TTL"));
     }
 
     private void extend(long ttl) {
         check();
-        Holding.extend(hold, ttl);
+        List<Call> calls = Stream.of(holds).map(h -> h.renew(ttl)).toList();
+        calls.forEach(c -> c.hold.must(c));
     }
 
     /**
      * Turns an exclusive lease into a shared one, without releasing the lock in between. A shared lease does not
-     * change. The fence stays. Blocks until the daemon has answered, which it does at once.
-     *
-     * @throws LostException if it was lost
-     * @throws NotHeldException if it was closed
-     * @throws InvalidException if it is a permit
+     * change. The fence stays. A permit is refused with the code {@link LockException.Code#INVALID}.
      */
     public void downgrade() {
         if (hold.isPermit()) {
-            throw new InvalidException(hold + ": a permit cannot be downgraded");
+            throw new LockException(Code.INVALID, hold + ": a permit cannot be downgraded");
         }
-        Object left;
-        hold.held();
-        synchronized (this) { // no wait in it
-            check();
-            if (shared) {
-                return;
+        held();
+        List<Call> calls = new ArrayList<>();
+        mu.lock();
+        try {
+            if (closed) {
+                check();
             }
-            left = hold.conn.releases.downgrade(hold, null);
-            shared = left != Releases.Left.LOST && left != Releases.Left.NOT_OWNED; // else it is counted as before
+            for (int i = 0; i < holds.length && !shared; i++) {
+                Object left = holds[i].conn.requests.downgrade(holds[i]);
+                if (left == Left.NOT_OWNED || left == Left.LOST) {
+                    throw holds[i].notHeld();
+                }
+                if (left instanceof Call c) {
+                    calls.add(c);
+                }
+            }
+            shared = true;
+        } finally {
+            mu.unlock();
         }
-        Holding.downgraded(hold, left);
-    }
-
-    private void check() {
-        if (closed) {
-            throw new NotHeldException("the lease of \"" + key() + "\" is closed");
-        }
+        calls.forEach(c -> c.hold.must(c));
     }
 
     /**
-     * Releases the lock. A second call does nothing. Blocks until the store has confirmed, or until the client's
-     * timeout, and cannot be interrupted. No other owner's hold is ever released.
+     * Releases the lock, as {@link LockOptions#confirm} says. A second call does nothing. Cannot be interrupted. No other
+     * owner's hold is ever released.
      *
-     * <p>If the store has not confirmed in time, or the connection has just ended, no exception is thrown: the work was
-     * done under the lock, and the daemon continues the release. (To hear of it, use {@link #releaseAsync}.)
+     * <p>By default it blocks until the store has confirmed, or until the client's timeout. If the store has not confirmed in
+     * time, or the connection has just ended, no exception is thrown: the work was done under the lock, and the daemon
+     * continues the release. (To hear of it, use {@link #releaseAsync}.)
      *
      * @throws LostException if the lock was lost before: what was done under it may not have been protected. A
-     *     {@code try} with resources adds it to an exception of its body, as a suppressed one
+     *     {@code try} with resources adds it to an exception of its body, as a suppressed one. Of several keys, the others
+     *     are released
      */
     @Override
     public void close() {
+        release(options.releaseFlags(hold.conn.link()));
+    }
+
+    /**
+     * Releases the lock like {@link #close()}, but does not wait until the store has confirmed; see {@link
+     * LockOptions#confirm}.
+     *
+     * @throws LostException if the lock was lost before
+     */
+    public void closeUnconfirmed() {
+        release(Codes.QUIET);
+    }
+
+    /**
+     * Releases the lock like {@link #close()}, and does not {@linkplain LockOptions#keep keep} it.
+     *
+     * @throws LostException if the lock was lost before
+     */
+    public void closeNow() {
+        release(Codes.NOW);
+    }
+
+    private void release(int flags) {
         if (closed) {
             return;
         }
-        hold.held();
-        Object left = end(null);
-        if (left != null) {
-            Holding.released(hold, left);
+        held();
+        List<Call> calls = new ArrayList<>();
+        Object left;
+        mu.lock();
+        try {
+            if (closed) {
+                return;
+            }
+            closed = true;
+            left = send(flags, null, calls);
+        } finally {
+            mu.unlock();
         }
+        if (holds.length == 1) {
+            hold.released(left, flags);
+            return;
+        }
+        LockException first = loss();
+        for (Call c : calls) {
+            first = worse(first, c.hold.answer(c));
+        }
+        Hold.logUnconfirmed(first);
     }
 
-    /** Sends the release; null if that was done before. */
-    private synchronized Object end(Consumer<Call> then) {
-        if (closed) {
-            return null;
+    /** Sends the releases, adds their calls to a list, and returns the end of the first if there is only one. mu is held. */
+    private Object send(int flags, Consumer<Call> then, List<Call> calls) {
+        if (holds.length == 1) {
+            Object left = hold.conn.requests.release(hold, shared, flags, then);
+            if (left instanceof Call c) {
+                calls.add(c);
+            }
+            return left;
         }
-        closed = true;
-        return hold.conn.releases.release(hold, shared, then);
+        if (flags == Codes.QUIET) {
+            for (Hold h : holds) {
+                h.conn.requests.release(h, shared, flags, null);
+            }
+        } else {
+            calls.addAll(hold.conn.requests.release(holds, shared, then));
+        }
+        hold.conn.mu.lock();
+        try {
+            for (Hold h : holds) {
+                h.unlisten(watcher); // its owner may continue to hold it
+            }
+        } finally {
+            hold.conn.mu.unlock();
+        }
+        return null;
+    }
+
+    /** Returns the first loss of its holds, or null. */
+    private LockException loss() {
+        return Stream.of(holds).filter(h -> h.lost != null).findFirst().map(h -> h.loss(h.lost)).orElse(null);
+    }
+
+    /** Returns the worse one of two failures: a loss, or else the earlier one. */
+    private static LockException worse(LockException one, LockException two) {
+        return one == null || two instanceof LostException && !(one instanceof LostException) ? two : one;
     }
 
     /**
      * Releases the lock without waiting, once; {@link #close} does nothing after it.
      *
      * @return completes, on the client's executor, when the store has confirmed; exceptionally with {@link
-     *     LostException} if the lock was lost before, and {@link UnconfirmedException} if the store does not
-     *     confirm. Cancelling it has no effect on the release
+     *     LostException} if the lock was lost before, and with the code {@link LockException.Code#UNKNOWN} if the store does
+     *     not confirm. Cancelling it has no effect on the release
      */
     public CompletableFuture<Void> releaseAsync() {
-        if (closed || !Holding.doubtful(hold)) {
-            return Holding.async(hold, this::end);
+        Hold doubtful = closed ? null
+                : Stream.of(holds).filter(h -> !h.over && !h.owned()).findFirst().orElse(null);
+        if (doubtful == null) {
+            return sendAsync();
         }
-        Link link = hold.conn.link();
+        Link link = doubtful.conn.link(); // a message that has arrived, but was not read, may decide
         CompletableFuture<Void> read = new CompletableFuture<>();
-        hold.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
-        return read.thenCompose(x -> Holding.async(hold, this::end));
+        doubtful.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
+        return read.thenCompose(x -> sendAsync());
+    }
+
+    private CompletableFuture<Void> sendAsync() {
+        CompletableFuture<Void> future = new CompletableFuture<>();
+        Link link = hold.conn.link();
+        Queue<Call> ended = new ConcurrentLinkedQueue<>();
+        AtomicInteger open = new AtomicInteger(); // negative until their number is known
+        Runnable end = () -> {
+            LockException first = loss();
+            for (Call c : ended) {
+                first = worse(first, c.hold.failure(c));
+            }
+            if (first == null) {
+                future.complete(null);
+            } else {
+                future.completeExceptionally(first);
+            }
+        };
+        Consumer<Call> then = c -> {
+            ended.add(c);
+            if (open.decrementAndGet() == 0) {
+                link.execute(end);
+            }
+        };
+        List<Call> calls = new ArrayList<>();
+        mu.lock();
+        try {
+            if (closed) {
+                future.complete(null);
+                return future;
+            }
+            closed = true;
+            if (send(0, then, calls) == Left.NOT_OWNED) {
+                future.completeExceptionally(hold.notHeld());
+                return future;
+            }
+        } finally {
+            mu.unlock();
+        }
+        calls.forEach(c -> c.conn().limit(c));
+        if (open.addAndGet(calls.size()) == 0) {
+            end.run();
+        }
+        return future;
     }
 
     @Override
     public String toString() {
-        return "Lease[" + key() + ", fence " + fence() + (!closed && hold.owned() ? "" : ", not valid") + "]";
+        List<String> all = Stream.of(holds).map(h -> h.id.key() + ", fence " + h.fence).toList();
+        return "Lease[" + String.join("; ", all) + (!closed && Acquire.over(holds) == null ? "" : ", not valid") + "]";
     }
 }

@@ -1,5 +1,7 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Wait.Call;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -34,10 +36,10 @@ final class Link {
         void failed(LockException why);
     }
 
-    /** The settings of a client; times are in nanoseconds. The executor is null if the program gave none. */
+    /** The settings of a client; times are in nanoseconds. The executor and the listener may be null. */
     record Setup(
-            Path path, String name, String label, long timeout, long patience, Executor executor,
-            Supplier<String> traceparent) {}
+            Path path, String name, String label, long timeout, long patience, boolean confirm, Executor executor,
+            Consumer<LostException> onLost, Supplier<String> traceparent) {}
 
     /** Length of a traceparent, in characters. */
     private static final int TRACE = 55;
@@ -49,7 +51,7 @@ final class Link {
 
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
     final Setup setup;
-    private final Losses losses = new Losses();
+    private final Holds.Losses losses = new Holds.Losses();
     /** The client's own executors, for loss listeners and other callbacks. They also run what the program's refuses. */
     private final Callbacks listeners = new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE);
     private final Callbacks callbacks = new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE);
@@ -170,7 +172,7 @@ final class Link {
     /** Sends a request that changes nothing and waits for its success. Throws a failure. */
     Call ask(int op, byte[] key, long... fields) {
         Call c = asked(op, key, fields);
-        if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
+        if (c.done() && c.failedWith(Code.CLOSED) && !closed) {
             c = asked(op, key, fields); // this thread may have been the first to notice
         }
         if (!c.done()) {
@@ -188,7 +190,7 @@ final class Link {
 
     /** Asks for the state of the lock of a key; with mode Codes.PERMIT, of its semaphore. */
     Inspection inspect(Keys key, long... modeAndFlags) {
-        return ask(Codes.INSPECT, key.all()[0].utf8(), modeAndFlags).inspection;
+        return ask(Codes.INSPECT, key.utf8[0], modeAndFlags).inspection;
     }
 
     private Call asked(int op, byte[] key, long... fields) {
@@ -232,6 +234,11 @@ final class Link {
 
     private void execute(Callbacks own, Task task) {
         if (setup.executor != null) {
+            Conn c = conn;
+            if (c != null && c.isLeader()) { // the executor may run the task at once, but this caller reads the connection
+                later(0, () -> execute(own, task), task);
+                return;
+            }
             try {
                 setup.executor.execute(task);
                 return;
@@ -334,17 +341,23 @@ final class Link {
     }
 
     /** Returns the exception for a failed reply. */
-    LockException failure(Call.Answer a) {
-        return Codes.failure(a.code(), a.text() + " (daemon at " + setup.path + ")");
+    LockException failure(Wait.Answer a) {
+        return LockException.reply(a.code(), a.text() + " (daemon at " + setup.path + ")");
+    }
+
+    /** Returns e with the daemon's path in its message. */
+    LockException placed(LockException e) {
+        boolean bare = e.code() == Code.CLOSED || e.isProtocol();
+        return bare ? LockException.of(e.code(), e.getMessage() + " (daemon at " + setup.path + ")", e) : e;
     }
 
     UnavailableException silent() {
-        return new UnavailableException("the daemon at " + setup.path + " has not answered for "
+        return new UnavailableException(Code.UNAVAILABLE, "the daemon at " + setup.path + " has not answered for "
                 + setup.timeout / 1_000_000 + " ms");
     }
 
-    ConnectionLostException closing() {
-        return new ConnectionLostException("the client is closed (daemon at " + setup.path + ")");
+    UnavailableException closing() {
+        return new UnavailableException(Code.CLOSED, "the client is closed (daemon at " + setup.path + ")");
     }
 
     /** Ends everything, and waits until the socket is closed. Idempotent. */
@@ -404,7 +417,7 @@ final class Link {
             io = t; // it needs mu before it can end
             return null;
         } catch (RuntimeException | Error e) { // the next caller tries it again
-            return new UnavailableException("cannot start the client's thread: " + e, e);
+            return new UnavailableException(Code.UNAVAILABLE, "cannot start the client's thread: " + e, e);
         }
     }
 
@@ -482,7 +495,7 @@ final class Link {
         } finally {
             mu.unlock();
         }
-        each(over, d -> d.failed(Codes.again(why)));
+        each(over, d -> d.failed(why.again()));
     }
 
     /** Ends the connection and fails all waiting callers: this client has a fault, and no hold may count any more. */
@@ -494,15 +507,15 @@ final class Link {
         failed(why, 0, true);
     }
 
-    /** Runs the due timers, and returns the System.nanoTime of the next one, or null. */
-    Long timers() {
+    /** Runs the due timers, and returns the nanoseconds until the next one: at least 1, and at most so many. */
+    long timers(long most) {
         while (true) {
             Timer first;
             mu.lock();
             try {
                 first = timers.peek();
                 if (first == null || first.at - System.nanoTime() > 0) {
-                    return first == null ? null : (Long) first.at;
+                    return first == null ? most : Math.max(1, Math.min(most, first.at - System.nanoTime()));
                 }
                 timers.poll();
             } finally {

@@ -16,17 +16,6 @@ public class LostException extends NotHeldException {
     /** The reason. */
     private final String reason;
 
-    /**
-     * Makes one.
-     *
-     * @param key the lock's name
-     * @param fence the fencing token that the lost hold had
-     * @param reason why; see {@link #reason()}
-     */
-    public LostException(String key, long fence, String reason) {
-        this("lock \"" + key + "\" was lost: " + reason, key, fence, reason);
-    }
-
     LostException(String message, String key, long fence, String reason) {
         super(message);
         this.key = key;
@@ -63,6 +52,8 @@ public class LostException extends NotHeldException {
      *       hold that the namespace allows is over), {@code silent} (this client has not sent the heartbeat
      *       that the namespace asks for). This client may notice a {@code fixed_end} or {@code too_long} first.
      *   <li>{@code silence}: the validity that the daemon had stated is over.
+     *   <li>{@code unconfirmed}: a release that nothing waited for ({@link LockOptions#confirm}) was not confirmed by the
+     *       store. Such a release may also fail with {@code gone}.
      *   <li>{@code connection}: the connection to the daemon has ended.
      *   <li>{@code closed}: this client was closed.
      *   <li>{@code resigned}: the candidate itself ended the term of an {@link Election} ({@link Term#check} throws
@@ -75,5 +66,10 @@ public class LostException extends NotHeldException {
      */
     public String reason() {
         return reason;
+    }
+
+    @Override
+    LostException again() {
+        return new LostException(getMessage(), key, fence, reason);
     }
 }

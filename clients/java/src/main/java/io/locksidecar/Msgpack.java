@@ -1,5 +1,6 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
 import java.nio.charset.StandardCharsets;
@@ -8,7 +9,7 @@ import java.nio.charset.StandardCharsets;
  * The part of MessagePack that the protocol uses, directly to and from a buffer.
  *
  * <p>Memory is allocated only for text that is really there, and not for what a header claims. A {@link
- * ProtocolException} reports everything that cannot be read.
+ * LockException.Code#BAD_FRAME} reports everything that cannot be read.
  */
 final class Msgpack {
     /** The deepest level of a value; a payload's array is level 0. */
@@ -79,7 +80,7 @@ final class Msgpack {
         return switch (t) {
             case 0xdc -> fits(b, size(b, 2), 1);
             case 0xdd -> fits(b, size(b, 4), 1);
-            default -> throw new ProtocolException("not an array");
+            default -> throw new LockException(Code.BAD_FRAME, "not an array");
         };
     }
 
@@ -87,7 +88,7 @@ final class Msgpack {
     static long getCount(ByteBuffer b) {
         long v = getLong(b);
         if (v < 0) {
-            throw new ProtocolException("number out of range");
+            throw new LockException(Code.BAD_FRAME, "number out of range");
         }
         return v;
     }
@@ -108,7 +109,7 @@ final class Msgpack {
             case 0xcf:
                 long v = need(b, 8).getLong();
                 if (v < 0) {
-                    throw new ProtocolException("number out of range");
+                    throw new LockException(Code.BAD_FRAME, "number out of range");
                 }
                 return v;
             case 0xd0:
@@ -120,7 +121,7 @@ final class Msgpack {
             case 0xd3:
                 return need(b, 8).getLong();
             default:
-                throw new ProtocolException("not a number");
+                throw new LockException(Code.BAD_FRAME, "not a number");
         }
     }
 
@@ -135,7 +136,7 @@ final class Msgpack {
                 case 0xd9 -> fits(b, size(b, 1), 1);
                 case 0xda -> fits(b, size(b, 2), 1);
                 case 0xdb -> fits(b, size(b, 4), 1);
-                default -> throw new ProtocolException("not text");
+                default -> throw new LockException(Code.BAD_FRAME, "not text");
             };
         }
         byte[] utf8 = new byte[n];
@@ -151,7 +152,7 @@ final class Msgpack {
         try {
             StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(utf8));
         } catch (CharacterCodingException e) {
-            throw new ProtocolException("text is not UTF-8", e);
+            throw new LockException(Code.BAD_FRAME, "text is not UTF-8", e);
         }
     }
 
@@ -164,7 +165,7 @@ final class Msgpack {
 
     private static void skip(ByteBuffer b, int level) {
         if (level > MAX_LEVEL) {
-            throw new ProtocolException("nested too deeply");
+            throw new LockException(Code.BAD_FRAME, "nested too deeply");
         }
         int t = head(b);
         if (t < 0x80 || t >= 0xe0) {
@@ -197,7 +198,7 @@ final class Msgpack {
                 case 0xdd -> skip(b, fits(b, size(b, 4), 1), level + 1);
                 case 0xde -> skip(b, 2L * fits(b, size(b, 2), 2), level + 1);
                 case 0xdf -> skip(b, 2L * fits(b, size(b, 4), 2), level + 1);
-                default -> throw new ProtocolException("a type that is never used");
+                default -> throw new LockException(Code.BAD_FRAME, "a type that is never used");
             }
         }
     }
@@ -218,7 +219,7 @@ final class Msgpack {
     /** Returns count if the bytes left may have so many entries of at least so many bytes. */
     private static int fits(ByteBuffer b, long count, int bytes) {
         if (count * bytes > b.remaining()) {
-            throw new ProtocolException("cut short");
+            throw new LockException(Code.BAD_FRAME, "cut short");
         }
         return (int) count;
     }
@@ -229,7 +230,7 @@ final class Msgpack {
 
     private static ByteBuffer need(ByteBuffer b, int n) {
         if (b.remaining() < n) {
-            throw new ProtocolException("cut short");
+            throw new LockException(Code.BAD_FRAME, "cut short");
         }
         return b;
     }

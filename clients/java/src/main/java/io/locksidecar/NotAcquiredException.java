@@ -1,19 +1,14 @@
 package io.locksidecar;
 
 /**
- * The lock could not be had: it is held by somebody else, or the wait ran out. Thrown where there is
- * no {@code false} to return: by {@link Sidecar#lease(String, java.time.Duration)}, and by a
- * {@code lock()} without bound that outlasts the longest wait that the daemon allows.
+ * The lock was not acquired: another owner holds it, or the wait is over or withdrawn. Methods that return {@code false} or
+ * an empty {@link java.util.Optional} for that do not throw it, unless an {@linkplain LockException.Code#UPGRADE upgrade} is
+ * refused.
  */
 public class NotAcquiredException extends LockException {
     private static final long serialVersionUID = 1L;
 
-    /**
-     * Makes one.
-     *
-     * @param message what happened, for people
-     */
-    public NotAcquiredException(String message) {
-        super(message);
+    NotAcquiredException(Code code, String message) {
+        super(code, message);
     }
 }

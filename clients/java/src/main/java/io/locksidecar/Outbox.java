@@ -7,7 +7,7 @@ import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * The writing half of a connection. A caller that sends while no other thread writes, writes everything that is queued,
- * without blocking. It leaves what the socket does not accept at once to the I/O thread. So no caller ever hangs in a
+ * without blocking. It leaves what the socket does not accept at once to the reader. So no caller ever hangs in a
  * write, and none can be interrupted in one: only a blocking operation closes its channel when its thread is
  * interrupted, and this channel does not block.
  *
@@ -18,7 +18,7 @@ final class Outbox {
     static final int MOST = 64 << 20;
     /** The maximum size of a frame unless another is given: a key, two texts of hello, some numbers. */
     private static final int FRAME = 1024;
-    /** How often one caller also writes for others, before it leaves that to the I/O thread. */
+    /** How often one caller also writes for others, before it leaves that to the reader. */
     private static final int ROUNDS = 4;
     private static final int KEEP = 1 << 20;
 
@@ -33,7 +33,7 @@ final class Outbox {
     private boolean open;
     private boolean writing;
     private int crowd;
-    /** The I/O thread has to continue writing. */
+    /** The reader has to continue writing. */
     private boolean stuck;
     private IOException failed;
 
@@ -88,6 +88,11 @@ final class Outbox {
         }
     }
 
+    /** Tells whether the reader has to write, or to end the connection. mu is held. */
+    boolean needsReader() {
+        return stuck || failed != null;
+    }
+
     /** Records how many callers the last frames that were read have woken. mu is held. */
     void crowd(int woken) {
         crowd = woken;
@@ -126,26 +131,21 @@ final class Outbox {
         }
     }
 
-    /** Continues writing where callers stopped, on the I/O thread; true when the socket accepts no more. */
+    /** Continues writing where callers stopped; true when the socket accepts no more. Only the reader calls it. mu is held. */
     boolean goOn() {
-        mu.lock();
-        try {
-            if (!stuck) {
-                return false;
-            }
-            while (stuck) {
-                ByteBuffer b = rest == null ? take() : rest;
-                rest = null;
-                stuck = once(b);
-                if (rest != null) {
-                    return true;
-                }
-            }
-            writing = false;
+        if (!stuck) {
             return false;
-        } finally {
-            mu.unlock();
         }
+        while (stuck) {
+            ByteBuffer b = rest == null ? take() : rest;
+            rest = null;
+            stuck = once(b);
+            if (rest != null) {
+                return true;
+            }
+        }
+        writing = false;
+        return false;
     }
 
     /** Returns the error of writing, or null. mu is held. */

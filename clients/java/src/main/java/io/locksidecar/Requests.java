@@ -1,14 +1,27 @@
 package io.locksidecar;
 
+import io.locksidecar.LockException.Code;
+import io.locksidecar.Wait.Answer;
+import io.locksidecar.Wait.Call;
 import java.nio.ByteBuffer;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.function.Consumer;
 
 /**
  * The requests of callers on a connection. Each changes the records of holds and waits, and adds its frame, in one step
  * under the connection's lock. So the records always agree with the requests. None of it blocks.
  */
 final class Requests {
+    /** The end of a release for which no request was sent, or whose answer does not come. */
+    enum Left { STILL_HELD, NOT_OWNED, LOST, SENT }
+
     /** The result of an acquire that waits until everything that has arrived was read. */
     private static final Object LATER = new Object();
+    /** Maximum number of bytes of a release-many besides its entries, and of an entry besides its key. */
+    private static final int FRAME = 32;
+    private static final int ENTRY = 13;
+    private static final byte[] NO_TEXT = {};
 
     private final Conn conn;
     private final Outbox out;
@@ -26,10 +39,7 @@ final class Requests {
         conn.mu.lock();
         try {
             ByteBuffer b = out.begin(6);
-            Msgpack.putLong(b, Codes.HELLO);
-            Msgpack.putLong(b, ++ids);
-            Msgpack.putLong(b, Codes.VERSION);
-            Msgpack.putLong(b, Codes.VERSION);
+            put(b, Codes.HELLO, ++ids, Codes.VERSION, Codes.VERSION);
             Msgpack.putText(b, name);
             Msgpack.putText(b, label);
             out.end();
@@ -41,80 +51,71 @@ final class Requests {
 
     /** Sends a request, [op, id, key, fields…], or [op, id] without a key. In any case, the end of c is reported. */
     void send(Call c, byte[] key, long... fields) {
-        LockException why = null;
+        LockException why;
         conn.mu.lock();
         try {
-            if (conn.dead != null) {
-                why = conn.gone();
-            } else if (out.full()) {
-                why = full();
-            } else {
-                put(c, key, fields);
+            why = conn.dead != null ? conn.gone() : out.full() ? full() : null;
+            if (why == null) {
+                frame(c.op, begun(c), key, fields);
             }
         } finally {
             conn.mu.unlock();
         }
         if (why == null) {
-            out.flush(true);
+            sent(c.then != null);
         } else {
-            c.answered(new Call.Answer(-1, "", 0, why));
+            c.answered(Answer.failed(why));
             c.end();
         }
     }
 
-    private static LimitException full() {
-        return new LimitException("too much is waiting to be written");
+    /** Writes what was added. If no thread is about to wait for the answer, another one has to read it. */
+    private void sent(boolean async) {
+        out.flush(true);
+        if (async) {
+            conn.attend();
+        }
+    }
+
+    private static LockException full() {
+        return new LockException(Code.LIMIT, "too much is waiting to be written");
     }
 
     /** Gives a call its id; mu is held. */
-    long begun(Call c) {
-        c.id = ++ids;
+    private long begun(Call c) {
+        c.begun(conn, ++ids);
         conn.pending.put(c.id, c);
         return c.id;
     }
 
-    /** Adds a request; mu is held. */
-    void put(Call c, byte[] key, long... fields) {
-        frame(c.op, begun(c), key, null, fields);
+    /** Adds a release of a grant that no owner got, whose reply is ignored. mu is held. */
+    void giveBack(Hold hold) {
+        release(hold, hold.keep == 0 ? Codes.ASYNC : Codes.ASYNC | Codes.NOW);
     }
 
     /** Adds a release whose reply is ignored. mu is held. */
-    void release(Hold hold) {
-        frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ASYNC);
-    }
-
-    /** Adds the release of a hold that was unlocked by force, which opens the key to others; mu is held. */
-    void acknowledge(Hold hold) {
-        frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ALL);
+    void release(Hold hold, int flags) {
+        frame(Codes.RELEASE, flags == Codes.QUIET ? Codes.QUIET_ID : ++ids, hold.name, hold.id.owner(), hold.fence, flags);
     }
 
     /** Adds a ping whose reply is ignored, to be written with the next requests. mu is held. */
     void ping() {
-        frame(Codes.PING, ++ids, null, null);
+        frame(Codes.PING, ++ids, null);
     }
 
-    private void frame(int op, long id, byte[] key, byte[] trace, long... fields) {
-        ByteBuffer b = out.begin(2 + given(key) + fields.length + given(trace));
-        Msgpack.putLong(b, op);
-        Msgpack.putLong(b, id);
+    private void frame(int op, long id, byte[] key, long... fields) {
+        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
+        put(b, op, id);
         if (key != null) {
             Msgpack.putText(b, key);
         }
-        put(b, fields, trace);
+        put(b, fields);
         out.end();
     }
 
-    private static int given(byte[] text) {
-        return text == null ? 0 : 1;
-    }
-
-    /** Writes the fields after the keys; trace is null in most requests. */
-    private static void put(ByteBuffer b, long[] fields, byte[] trace) {
+    private static void put(ByteBuffer b, long... fields) {
         for (long f : fields) {
             Msgpack.putLong(b, f);
-        }
-        if (trace != null) {
-            Msgpack.putText(b, trace);
         }
     }
 
@@ -139,9 +140,9 @@ final class Requests {
             conn.mu.unlock();
         }
         if (outcome == null) {
-            out.flush(true);
+            sent(a.async());
         } else if (outcome == LATER) {
-            conn.link().wakeup();
+            conn.wakeReader();
         } else if (outcome instanceof Hold[]) {
             a.tell();
         } else if (conn.dead != null && outcome instanceof LockException e) {
@@ -153,16 +154,18 @@ final class Requests {
 
     /** Gives a what its owner holds, if that is everything; returns null if the daemon has to be asked. mu is held. */
     private Object held(Acquire a) {
-        if (a.keys().permits() > 0) {
+        if (a.keys().permits > 0) {
             return null; // each acquire takes one more
         }
         Hold.Id[] wanted = a.ids();
+        boolean any = a.keys().op == Codes.ACQUIRE_ANY;
         LostException loss = conn.link().unreleased(a);
         if (loss != null) {
             return loss;
         }
         Hold[] found = new Hold[wanted.length];
         Hold[] inTheWay = null;
+        int blocked = 0;
         boolean all = true;
         for (int i = 0; i < wanted.length; i++) {
             Hold hold = holds.get(wanted[i]);
@@ -172,18 +175,22 @@ final class Requests {
                 return LATER;
             }
             if (other != null && a.waits()) { // a try is answered by the daemon
-                if (!other.shared || !a.shared()) {
-                    return Site.alreadyHeld(other);
+                blocked++;
+                if ((!other.shared || !a.shared()) && (!any || blocked == wanted.length)) {
+                    return Holds.Site.alreadyHeld(other);
                 }
                 inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
                 inTheWay[i] = other; // the key can be acquired unless a writer waits
             }
-            if (hold != null && hold.shared && !a.shared()) {
-                return new UpgradeException("lock \"" + hold.id.key()
+            if (hold != null && hold.shared && !a.shared() && !any) {
+                return new NotAcquiredException(Code.UPGRADE, "lock \"" + hold.id.key()
                         + "\" is held shared by this owner; an exclusive hold could never be granted");
             }
             found[i] = hold;
             all &= hold != null;
+        }
+        if (any) {
+            return null; // the daemon chooses the key
         }
         a.inTheWay(inTheWay);
         if (!all) {
@@ -197,32 +204,39 @@ final class Requests {
         return found;
     }
 
-    /** Returns the site of a's holds if they belong to its thread; else null. */
-    private static Site siteOf(Acquire a) {
-        Site site = a.site();
-        return site == null || site.named() ? null : site;
-    }
-
     /** Adds a's request; mu is held. */
     private Object ask(Acquire a) {
-        Key[] keys = a.keys().all();
-        Hold[] wanted = new Hold[keys.length];
-        for (int i = 0; i < keys.length; i++) {
-            boolean fixed = (a.flags() & Codes.FIXED) != 0;
-            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), fixed, a.keeper(), siteOf(a));
+        Keys keys = a.keys();
+        Hold[] wanted = new Hold[keys.size()];
+        for (int i = 0; i < wanted.length; i++) {
+            wanted[i] = new Hold(conn, a, i);
         }
         Call c = new Call(wanted, a);
-        int permits = a.keys().permits();
-        int mode = permits > 0 ? Codes.PERMIT : a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
-        if (a.keys().many()) {
-            if (!putMany(c, keys, a.trace(), a.owner(), mode, a.left(), a.ttl(), a.flags())) {
-                return new InvalidException(a.keys() + " do not fit into one request");
-            }
-        } else if (permits > 0 || a.trace() != null) {
-            frame(c.op, begun(c), keys[0].utf8(), a.trace(), a.owner(), mode, a.left(), a.ttl(), a.flags(), permits);
-        } else {
-            put(c, keys[0].utf8(), a.owner(), mode, a.left(), a.ttl(), a.flags());
+        ByteBuffer b = out.begin(fields(a), keys.size() * (Codes.MAX_KEY + 3));
+        put(b, c.op, ids + 1);
+        if (keys.many()) {
+            Msgpack.putArray(b, keys.size());
         }
+        for (byte[] key : keys.utf8) {
+            Msgpack.putText(b, key);
+        }
+        int mode = keys.permits > 0 ? Codes.PERMIT : a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
+        put(b, a.owner(), mode, a.left(), a.ttl(), a.flags());
+        if (!keys.many() && fields(a) > ACQUIRE) {
+            Msgpack.putLong(b, keys.permits);
+        }
+        if (a.trace() != null || a.keep() != 0) {
+            Msgpack.putText(b, a.trace() == null ? NO_TEXT : a.trace());
+        }
+        if (a.keep() != 0) {
+            Msgpack.putLong(b, a.keep());
+        }
+        if (keys.many() && out.length() > conn.welcome().maxFrame()) {
+            out.takeBack();
+            return new LockException(Code.INVALID, a.keys() + " do not fit into one request");
+        }
+        out.end();
+        begun(c);
         a.asked(c);
         if (a.done()) { // it ended before it knew of the call; no other request of this owner may come in between
             cancel(c);
@@ -230,22 +244,12 @@ final class Requests {
         return null;
     }
 
-    private boolean putMany(Call c, Key[] keys, byte[] trace, long... fields) {
-        ByteBuffer b = out.begin(3 + fields.length + given(trace), keys.length * (Codes.MAX_KEY + 3));
-        Msgpack.putLong(b, c.op);
-        Msgpack.putLong(b, ids + 1);
-        Msgpack.putArray(b, keys.length);
-        for (Key key : keys) {
-            Msgpack.putText(b, key.utf8());
-        }
-        put(b, fields, trace);
-        if (out.length() > conn.welcome().maxFrame()) {
-            out.takeBack();
-            return false;
-        }
-        out.end();
-        begun(c);
-        return true;
+    /** The number of fields of an acquire without optional ones. */
+    private static final int ACQUIRE = 8;
+
+    private static int fields(Acquire a) {
+        int optional = a.keep() != 0 ? 3 : a.trace() != null ? 2 : a.keys().permits > 0 ? 1 : 0;
+        return ACQUIRE + (a.keys().many() ? Math.max(0, optional - 1) : optional);
     }
 
     /** Withdraws the acquire of c, if it is not answered. If its grant crosses this, the grant is released. */
@@ -256,7 +260,7 @@ final class Requests {
         } finally {
             conn.mu.unlock();
         }
-        out.flush(true);
+        sent(true);
     }
 
     private void cancel(Call c) {
@@ -267,10 +271,146 @@ final class Requests {
         conn.leaves(c, 1);
         Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
         ByteBuffer b = out.begin(4);
-        Msgpack.putLong(b, Codes.CANCEL);
-        Msgpack.putLong(b, begun(cancel));
-        Msgpack.putLong(b, c.id);
+        put(b, Codes.CANCEL, begun(cancel), c.id);
         Msgpack.putText(b, c.hold.name);
         out.end();
+    }
+
+    // ---- releases ----
+
+    /**
+     * Releases one acquire of a hold, with these flags. Returns the call whose reply is the result, or a downgrade that this
+     * has become; or a {@link Left}.
+     */
+    Object release(Hold hold, boolean shared, int flags, Consumer<Call> then) {
+        Object left;
+        conn.mu.lock();
+        try {
+            left = leave(hold, shared);
+            if (left == null && flags == Codes.QUIET) {
+                release(hold, flags);
+                holds.releasedQuietly(hold);
+                left = Left.SENT;
+            } else if (left == null) {
+                Call c = new Call(Codes.RELEASE, hold, null, then);
+                frame(c.op, begun(c), hold.name, hold.id.owner(), hold.fence, flags);
+                left = c;
+            } else if (left == Left.STILL_HELD) {
+                left = lower(hold, then);
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+        sent(then != null);
+        return left;
+    }
+
+    /**
+     * Releases one acquire of each of several holds of one owner. Returns the calls whose replies are the results:
+     * usually one, a release-many. Holds that were lost before have none.
+     */
+    List<Call> release(Hold[] all, boolean shared, Consumer<Call> then) {
+        List<Call> calls = new ArrayList<>();
+        List<Hold> last = new ArrayList<>();
+        conn.mu.lock();
+        try {
+            for (Hold hold : all) {
+                Object left = leave(hold, shared);
+                if (left == null) {
+                    last.add(hold);
+                } else if (left == Left.STILL_HELD && lower(hold, then) instanceof Call c) {
+                    calls.add(c);
+                }
+            }
+            for (int n = 0; n < last.size(); ) { // each takes more bytes than its key did in the acquire
+                int begin = n;
+                int room = conn.welcome().maxFrame() - FRAME;
+                while (n < last.size() && (room -= last.get(n).name.length + ENTRY) >= 0) {
+                    n++;
+                }
+                n = Math.max(n, begin + 1);
+                calls.add(releaseMany(last.subList(begin, n), then));
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+        sent(then != null);
+        return calls;
+    }
+
+    private Call releaseMany(List<Hold> some, Consumer<Call> then) {
+        Call c = new Call(some.toArray(Hold[]::new), then);
+        ByteBuffer b = out.begin(5, some.size() * (Codes.MAX_KEY + ENTRY));
+        put(b, Codes.RELEASE_MANY, begun(c));
+        Msgpack.putArray(b, some.size());
+        for (Hold hold : some) {
+            Msgpack.putArray(b, 2);
+            Msgpack.putText(b, hold.name);
+            Msgpack.putLong(b, hold.fence);
+        }
+        put(b, c.hold.id.owner(), 0);
+        out.end();
+        return c;
+    }
+
+    /** Subtracts one acquire from a hold; null if it was the last one, and the hold has to be released. mu is held. */
+    private Left leave(Hold hold, boolean shared) {
+        if ((shared ? hold.reads : hold.writes) == 0) {
+            return Left.NOT_OWNED;
+        }
+        if (shared) {
+            hold.reads--;
+        } else {
+            hold.writes--;
+        }
+        boolean last = hold.writes + hold.reads == 0;
+        if (hold.over) {
+            if (last) {
+                conn.link().forget(hold);
+                if ("forced".equals(hold.lost) && conn.dead == null) {
+                    release(hold, Codes.ALL); // until then, the daemon keeps the key closed to others
+                }
+            }
+            return Left.LOST;
+        }
+        if (!last) {
+            return Left.STILL_HELD;
+        }
+        holds.drop(hold);
+        for (int i = 1; i < hold.grants; i++) { // for acquires of one owner that the daemon has counted
+            release(hold, Codes.ASYNC);
+        }
+        return null;
+    }
+
+    /** Turns one exclusive acquire of a hold into a shared one. The result is as for release. */
+    Object downgrade(Hold hold) {
+        Object left;
+        conn.mu.lock();
+        try {
+            if (hold.over) {
+                return hold.lost != null ? Left.LOST : Left.NOT_OWNED;
+            }
+            if (hold.writes > 0) {
+                hold.writes--;
+                hold.reads++;
+            }
+            left = lower(hold, null);
+        } finally {
+            conn.mu.unlock();
+        }
+        sent(false);
+        return left;
+    }
+
+    /** Requests a downgrade if an exclusive hold has only readers left. mu is held. */
+    private Object lower(Hold hold, Consumer<Call> then) {
+        if (hold.writes > 0 || hold.shared) {
+            return Left.STILL_HELD;
+        }
+        hold.shared = true;
+        Call c = new Call(Codes.DOWNGRADE, hold, null, then);
+        frame(c.op, begun(c), hold.name, hold.id.owner(), hold.fence);
+        return c;
     }
 }

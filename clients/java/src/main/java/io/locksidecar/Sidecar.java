@@ -7,6 +7,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
+import java.util.function.Consumer;
 import java.util.function.Supplier;
 
 /**
@@ -27,9 +28,11 @@ public final class Sidecar implements AutoCloseable {
     private static final String LONGEST = "the longest wait that the daemon allows is over";
 
     private final Link link;
+
     private Sidecar(Builder b) {
-        Path path = b.path != null ? b.path : SocketPath.byDefault();
-        this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, b.executor, b.traceparent));
+        Path path = b.path != null ? b.path : IoThread.SocketPath.byDefault();
+        this.link = new Link(new Link.Setup(
+                path, b.name, b.label, b.timeout, b.patience, b.confirm, b.executor, b.onLost, b.traceparent));
     }
 
     /**
@@ -68,7 +71,9 @@ public final class Sidecar implements AutoCloseable {
         private Path path;
         private String name = program();
         private String label = "";
+        private boolean confirm = true;
         private Executor executor;
+        private Consumer<LostException> onLost;
         private long timeout = 5_000_000_000L;
         private long patience = 2_000_000_000L;
         private Supplier<String> traceparent = () -> null;
@@ -121,13 +126,37 @@ public final class Sidecar implements AutoCloseable {
          * @return this
          */
         public Builder timeout(Duration timeout) {
-            this.timeout = Times.nanos(Times.positive(timeout, "a timeout"));
+            LockOptions.millis(timeout, "a timeout");
+            this.timeout = LockOptions.nanos(timeout);
             return this;
         }
 
         /** Sets for how long an acquire puts up with a daemon that is not there, or is going: for tests. */
         Builder patience(Duration patience) {
-            this.patience = Times.nanos(patience);
+            this.patience = LockOptions.nanos(patience);
+            return this;
+        }
+
+        /**
+         * Sets whether releases wait until the store has confirmed them; by default they do. {@link LockOptions#confirm} can
+         * say otherwise for a lock, and explains the consequences.
+         *
+         * @param confirm whether to wait
+         * @return this
+         */
+        public Builder confirm(boolean confirm) {
+            this.confirm = confirm;
+            return this;
+        }
+
+        /**
+         * Sets a listener that is told of each loss of a lock of this client, in addition to {@link LockOptions#onLost}.
+         *
+         * @param onLost the listener; the client's executor runs it
+         * @return this
+         */
+        public Builder onLost(Consumer<LostException> onLost) {
+            this.onLost = Objects.requireNonNull(onLost, "onLost");
             return this;
         }
 
@@ -173,13 +202,12 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Connects now, if there is no connection, rather than with the first acquire: to learn at the start of a
-     * program that there is no daemon. Makes one attempt, and blocks no longer than the client's timeout.
+     * Connects now, if there is no connection, and not only with the first acquire: to learn at the start of a program
+     * whether there is a daemon. Makes one attempt, and blocks no longer than the client's timeout.
      *
      * @return this
      * @throws UnavailableException if no daemon answers
-     * @throws ProtocolException if the daemon and this client have no version of the protocol in common
-     * @throws LimitException if the daemon lets nobody else in
+     * @throws LockException if the daemon does not let this client in, or speaks another version of the protocol
      */
     public Sidecar connect() {
         link.connection();
@@ -187,7 +215,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Returns where the daemon's socket is looked for.
+     * Returns the path of the daemon's socket, whether it exists or not.
      *
      * @return the socket's path
      */
@@ -200,7 +228,6 @@ public final class Sidecar implements AutoCloseable {
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return a handle
-     * @throws InvalidException if the key is none
      */
     public SidecarLock lock(String key) {
         return lock(key, LockOptions.defaults());
@@ -212,10 +239,10 @@ public final class Sidecar implements AutoCloseable {
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @param options how it is to be held
      * @return a handle
-     * @throws InvalidException if the key is none
      */
     public SidecarLock lock(String key, LockOptions options) {
-        return new SidecarLock(link, Keys.of(key), Objects.requireNonNull(options, "options"), new Handle("SidecarLock"));
+        Objects.requireNonNull(options, "options");
+        return new SidecarLock(link, Keys.of(key), options, new SidecarLock.Handle("SidecarLock"));
     }
 
     /**
@@ -223,7 +250,6 @@ public final class Sidecar implements AutoCloseable {
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return a handle
-     * @throws InvalidException if the key is none
      */
     public SidecarReadWriteLock readWriteLock(String key) {
         return readWriteLock(key, LockOptions.defaults());
@@ -233,9 +259,8 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a lock with readers and writers. Nothing is acquired, and nothing sent.
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param options how it is to be held; whether shared is said by the lock
+     * @param options how it is to be held; the handle itself sets whether shared
      * @return a handle
-     * @throws InvalidException if the key is none
      */
     public SidecarReadWriteLock readWriteLock(String key, LockOptions options) {
         return new SidecarReadWriteLock(link, Keys.of(key), Objects.requireNonNull(options, "options"));
@@ -245,9 +270,8 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
      *
      * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param permits how many permits it has over all hosts, 1 to 10,000; every caller says the same
+     * @param permits the number of permits over all hosts, 1 to 10,000; all callers give the same number
      * @return a handle
-     * @throws InvalidException if the key is none, or the number out of range
      */
     public SidecarSemaphore semaphore(String key, int permits) {
         return semaphore(key, permits, LockOptions.defaults());
@@ -257,26 +281,22 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
      *
      * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param permits how many permits it has over all hosts, 1 to 10,000; every caller says the same
+     * @param permits the number of permits over all hosts, 1 to 10,000; all callers give the same number
      * @param options how each permit is to be held
      * @return a handle
-     * @throws InvalidException if the key is none, or the number out of range
-     * @throws IllegalArgumentException if the options say shared: that is a lock's
+     * @throws IllegalArgumentException if the options say shared, which is only for locks
      */
     public SidecarSemaphore semaphore(String key, int permits, LockOptions options) {
         return new SidecarSemaphore(link, Keys.permit(key, permits), Objects.requireNonNull(options, "options"));
     }
 
     /**
-     * Acquires a lock, and waits without bound, or until this thread is interrupted. The lease is its own owner:
-     * it waits for any other lease or lock of the key, except for one that this thread itself would have to release.
+     * Acquires a lock, and waits without bound, or until this thread is interrupted. See {@link Lease} for its owner, and
+     * {@link SidecarLock} for what can go wrong; this is the same for all methods that return leases.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @return what is held; to be closed
+     * @param key the lock's name
+     * @return the lease; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
-     * @throws LostException if such a lock or lease of this thread lost it and has not released it since
-     * @throws LockException if it cannot be had
      */
     public Lease lease(String key) throws InterruptedException {
         return lease(key, LockOptions.defaults());
@@ -285,50 +305,35 @@ public final class Sidecar implements AutoCloseable {
     /**
      * Acquires a lock as the options say, and waits without bound, or until this thread is interrupted.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param options how it is to be held, and by whom
-     * @return what is held; to be closed
+     * @param key the lock's name
+     * @param options how it is to be held, and by which owner
+     * @return the lease; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
-     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
-     *     released it since
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws LockException if it cannot be had for another reason
      */
     public Lease lease(String key, LockOptions options) throws InterruptedException {
-        Acquire a = acquire(Keys.of(key), options, -1);
-        Hold hold = Holding.hold(a.outcome(), options);
-        if (hold == null) {
-            throw Holding.notAcquired(a.keys(), a.outcome(), LONGEST);
-        }
-        return new Lease(hold, options.isShared());
+        return begin(Keys.of(key), options, -1).awaited().must(LONGEST);
     }
 
     /**
-     * Acquires a lock, and waits for it no longer than so long, or until this thread is interrupted.
+     * Acquires a lock, and waits for it no longer than this, or until this thread is interrupted.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param wait how long, counted in milliseconds, rounded up
-     * @return what is held; to be closed
+     * @param key the lock's name
+     * @param wait the longest wait, counted in milliseconds, rounded up
+     * @return the lease; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
-     * @throws LostException if such a lock or lease of this thread lost it and has not released it since
-     * @throws NotAcquiredException if it could not be had in time
-     * @throws LockException if it cannot be had for another reason
+     * @throws NotAcquiredException if another owner held the lock for too long
      */
     public Lease lease(String key, Duration wait) throws InterruptedException {
-        return tryLease(key, wait, LockOptions.defaults())
-                .orElseThrow(() -> new NotAcquiredException("lock \"" + key + "\" was not acquired within " + wait));
+        return begin(Keys.of(key), LockOptions.defaults(), LockOptions.wait(wait)).awaited()
+                .must("not acquired within " + wait);
     }
 
     /**
-     * Acquires a lock if it is free and nobody waits for it. Blocks no longer than the daemon needs to answer, and no
+     * Acquires a lock if it is free and no other owner waits for it. Blocks no longer than the daemon needs to answer, and no
      * longer than the client's timeout. An interrupt is kept for later.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @return what is held, to be closed; or nothing
-     * @throws LostException if another lock or lease of this thread lost it and has not released it since
-     * @throws LockException if it cannot be told
+     * @param key the lock's name
+     * @return the lease, to be closed; or nothing
      */
     public Optional<Lease> tryLease(String key) {
         return tryLease(key, LockOptions.defaults());
@@ -338,109 +343,62 @@ public final class Sidecar implements AutoCloseable {
      * Acquires a lock as the options say if it can be had at once. Blocks no longer than the daemon needs to answer, and
      * no longer than the client's timeout. An interrupt is kept for later.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param options how it is to be held, and by whom
-     * @return what is held, to be closed; or nothing
-     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
-     *     released it since
-     * @throws LockException if it cannot be told, or never be had
+     * @param key the lock's name
+     * @param options how it is to be held, and by which owner
+     * @return the lease, to be closed; or nothing
      */
     public Optional<Lease> tryLease(String key, LockOptions options) {
-        return leased(tried(Keys.of(key), options), options);
+        return Optional.ofNullable(begin(Keys.of(key), options, 0).awaitedUninterruptibly().lease());
     }
 
     /**
-     * Acquires a lock as the options say, and waits for it no longer than so long, or until this thread is
-     * interrupted.
+     * Acquires a lock as the options say, and waits for it no longer than this, or until this thread is interrupted.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
-     * @param options how it is to be held, and by whom
-     * @return what is held, to be closed; or nothing
+     * @param key the lock's name
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how it is to be held, and by which owner
+     * @return the lease, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
-     *     released it since
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner, and this
-     *     is not a try
-     * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Lease> tryLease(String key, Duration wait, LockOptions options) throws InterruptedException {
-        return leased(acquire(Keys.of(key), options, Times.wait(wait)).outcome(), options);
-    }
-
-    private static Optional<Lease> leased(Object outcome, LockOptions options) {
-        return Optional.ofNullable(Holding.hold(outcome, options)).map(hold -> new Lease(hold, options.isShared()));
-    }
-
-    /** Makes an acquire and waits for its outcome. */
-    private Acquire acquire(Keys keys, LockOptions options, long wait) throws InterruptedException {
-        if (Thread.interrupted()) {
-            throw new InterruptedException();
-        }
-        Acquire a = begun(keys, options, wait);
-        a.get();
-        return a;
-    }
-
-    /** Makes a try, and returns its outcome. */
-    private Object tried(Keys keys, LockOptions options) {
-        return begun(keys, options, 0).getUninterruptibly();
-    }
-
-    private Acquire begun(Keys keys, LockOptions options, long wait) {
-        Acquire a = Holding.acquire(link, keys, options, wait, keys.many() ? "Leases" : "Lease", null);
-        a.start();
-        return a;
+        return Optional.ofNullable(begin(Keys.of(key), options, LockOptions.wait(wait)).awaited().lease());
     }
 
     /**
      * Acquires a lock without blocking, and waits for it without bound.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
+     * @param key the lock's name
      * @return see {@link #leaseAsync(String, Duration, LockOptions)}
-     * @throws InvalidException if the key is none
      */
     public CompletableFuture<Lease> leaseAsync(String key) {
-        return future(key, LockOptions.defaults(), -1);
+        return new Acquire.Future(link, Keys.of(key), LockOptions.defaults(), -1);
     }
 
     /**
-     * Acquires a lock as the options say, without blocking, and waits for it no longer than so long.
+     * Acquires a lock as the options say, without blocking, and waits for it no longer than this.
      *
      * <p>The future completes on the client's executor: with the lease, which is to be closed; or with what the
      * blocking methods throw, {@link NotAcquiredException} if the wait is over. Cancelling it, or completing it in
      * another way (as {@link CompletableFuture#orTimeout} does), withdraws the request, and a grant that crosses
      * that is released. Cancelling a stage that depends on it does not.
      *
-     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
-     * @param options how it is to be held, and by whom
+     * @param key the lock's name
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how it is to be held, and by which owner
      * @return the lease to come
-     * @throws InvalidException if the key is none
      */
     public CompletableFuture<Lease> leaseAsync(String key, Duration wait, LockOptions options) {
-        return future(key, options, Times.wait(wait));
-    }
-
-    private CompletableFuture<Lease> future(String key, LockOptions options, long wait) {
-        return new LeaseFuture<>(link, Keys.of(key), options, wait, outcome -> {
-            Hold hold = Holding.hold(outcome, options);
-            return hold == null ? null : new Lease(hold, options.isShared());
-        }, Lease::releaseAsync);
+        return new Acquire.Future(link, Keys.of(key), options, LockOptions.wait(wait));
     }
 
     /**
      * Acquires the locks of several keys, all or none, and waits without bound, or until this thread is interrupted.
-     * The leases are their own owner: they wait for any other lease or lock of the keys, except for one that this thread
-     * itself would have to release.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @return what is held; to be closed
+     * @return the lease of all; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
-     * @throws LockException if they cannot be had
      */
-    public Leases leaseAll(Collection<String> keys) throws InterruptedException {
+    public Lease leaseAll(Collection<String> keys) throws InterruptedException {
         return leaseAll(keys, LockOptions.defaults());
     }
 
@@ -449,143 +407,153 @@ public final class Sidecar implements AutoCloseable {
      * thread is interrupted.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @param options how all of them are to be held, and by whom
-     * @return what is held; to be closed
+     * @param options how all of them are to be held, and by which owner
+     * @return the lease of all; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
-     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost one of them and
-     *     has not released it since
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws UnavailableException if a store or the daemon does not answer; or if one of the keys was lost while
-     *     another was waited for
-     * @throws LockException if they cannot be had for another reason
      */
-    public Leases leaseAll(Collection<String> keys, LockOptions options) throws InterruptedException {
-        return must(acquire(Keys.of(keys), options, -1), options, LONGEST);
+    public Lease leaseAll(Collection<String> keys, LockOptions options) throws InterruptedException {
+        return begin(Keys.all(keys), options, -1).awaited().must(LONGEST);
     }
 
     /**
-     * Acquires the locks of several keys, all or none, and waits no longer than so long for the whole, or until this
-     * thread is interrupted.
+     * Acquires the locks of several keys, all or none, and waits no longer than this in total, or until this thread is
+     * interrupted.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @param wait how long, counted in milliseconds, rounded up
-     * @return what is held; to be closed
+     * @param wait the longest wait, counted in milliseconds, rounded up
+     * @return the lease of all; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
-     * @throws NotAcquiredException if they could not be had in time; it says which key was in the way
-     * @throws LockException if they cannot be had for another reason
+     * @throws NotAcquiredException if one of them was not free in time; it names this key
      */
-    public Leases leaseAll(Collection<String> keys, Duration wait) throws InterruptedException {
-        Acquire a = acquire(Keys.of(keys), LockOptions.defaults(), Times.wait(wait));
-        return must(a, LockOptions.defaults(), "not acquired within " + wait);
-    }
-
-    private static Leases must(Acquire a, LockOptions options, String why) {
-        Hold[] holds = Holding.holds(a.outcome());
-        if (holds == null) {
-            throw Holding.notAcquired(a.keys(), a.outcome(), why);
-        }
-        return new Leases(holds, options);
+    public Lease leaseAll(Collection<String> keys, Duration wait) throws InterruptedException {
+        return begin(Keys.all(keys), LockOptions.defaults(), LockOptions.wait(wait)).awaited()
+                .must("not acquired within " + wait);
     }
 
     /**
-     * Acquires the locks of several keys, all or none, if all are free and nobody waits for them. Blocks no longer
+     * Acquires the locks of several keys, all or none, if all are free and no other owner waits for them. Blocks no longer
      * than the daemon needs to answer, and no longer than the client's timeout. An interrupt is kept for later.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @return what is held, to be closed; or nothing
-     * @throws LockException if it cannot be told
+     * @return the lease of all, to be closed; or nothing
      */
-    public Optional<Leases> tryLeaseAll(Collection<String> keys) {
-        Object outcome = tried(Keys.of(keys), LockOptions.defaults());
-        return Optional.ofNullable(Holding.holds(outcome)).map(holds -> new Leases(holds, LockOptions.defaults()));
+    public Optional<Lease> tryLeaseAll(Collection<String> keys) {
+        return Optional.ofNullable(
+                begin(Keys.all(keys), LockOptions.defaults(), 0).awaitedUninterruptibly().lease());
     }
 
     /**
-     * Acquires the locks of several keys as the options say, all or none, and waits no longer than so long for the
-     * whole, or until this thread is interrupted.
+     * Acquires the locks of several keys as the options say, all or none, and waits no longer than this in total, or until
+     * this thread is interrupted.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
-     * @param options how all of them are to be held, and by whom
-     * @return what is held, to be closed; or nothing
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how all of them are to be held, and by which owner
+     * @return the lease of all, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost one of them and
-     *     has not released it since
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner,
-     *     and this is not a try
-     * @throws LockException if it cannot be told, or never be had
      */
-    public Optional<Leases> tryLeaseAll(Collection<String> keys, Duration wait, LockOptions options)
+    public Optional<Lease> tryLeaseAll(Collection<String> keys, Duration wait, LockOptions options)
             throws InterruptedException {
-        Acquire a = acquire(Keys.of(keys), options, Times.wait(wait));
-        return Optional.ofNullable(Holding.holds(a.outcome())).map(holds -> new Leases(holds, options));
-    }
-
-    /**
-     * Acquires the locks of several keys, all or none, without blocking, and waits for them without bound.
-     *
-     * @param keys 1 to 1,024 different ones, in any order
-     * @return see {@link #leaseAllAsync(Collection, Duration, LockOptions)}
-     * @throws InvalidException if they are no such keys
-     */
-    public CompletableFuture<Leases> leaseAllAsync(Collection<String> keys) {
-        return future(Keys.of(keys), LockOptions.defaults(), -1);
+        return Optional.ofNullable(begin(Keys.all(keys), options, LockOptions.wait(wait)).awaited().lease());
     }
 
     /**
      * Acquires the locks of several keys as the options say, all or none, without blocking, and waits no longer than
-     * so long for the whole. The future is as for {@link #leaseAsync(String, Duration, LockOptions)}.
+     * this in total. The future is as for {@link #leaseAsync(String, Duration, LockOptions)}.
      *
      * @param keys 1 to 1,024 different ones, in any order
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
-     * @param options how all of them are to be held, and by whom
-     * @return the leases to come
-     * @throws InvalidException if they are no such keys
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how all of them are to be held, and by which owner
+     * @return the lease to come
      */
-    public CompletableFuture<Leases> leaseAllAsync(Collection<String> keys, Duration wait, LockOptions options) {
-        return future(Keys.of(keys), options, Times.wait(wait));
+    public CompletableFuture<Lease> leaseAllAsync(Collection<String> keys, Duration wait, LockOptions options) {
+        return new Acquire.Future(link, Keys.all(keys), options, LockOptions.wait(wait));
     }
 
-    private CompletableFuture<Leases> future(Keys keys, LockOptions options, long wait) {
-        return new LeaseFuture<>(link, keys, options, wait, outcome -> {
-            Hold[] holds = Holding.holds(outcome);
-            return holds == null ? null : new Leases(holds, options);
-        }, Leases::releaseAsync);
+    /**
+     * Acquires the lock of one of several keys: the one that becomes free first. Waits without bound, or until this thread
+     * is interrupted. Other waiters of each key are not overtaken.
+     *
+     * @param keys 1 to 64 different ones
+     * @param options how the lock is to be held, and by which owner
+     * @return the lease, which names its {@linkplain Lease#key key}; to be closed
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     */
+    public Lease leaseAny(Collection<String> keys, LockOptions options) throws InterruptedException {
+        return begin(Keys.any(keys), options, -1).awaited().must(LONGEST);
+    }
+
+    /**
+     * Acquires the lock of one of several keys, and waits no longer than this, or until this thread is interrupted.
+     *
+     * @param keys 1 to 64 different ones
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how the lock is to be held, and by which owner
+     * @return the lease, to be closed; or nothing
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     */
+    public Optional<Lease> tryLeaseAny(Collection<String> keys, Duration wait, LockOptions options)
+            throws InterruptedException {
+        return Optional.ofNullable(begin(Keys.any(keys), options, LockOptions.wait(wait)).awaited().lease());
+    }
+
+    private Acquire begin(Keys keys, LockOptions options, long wait) {
+        return Acquire.of(link, keys, options, wait, "Lease", null);
     }
 
     /**
      * Returns a candidate for leadership. The leader is the one holder of the lock of this key, over all programs and
      * hosts that use the same store. The candidate does nothing until it is run or started.
      *
-     * @param key what is competed for; the lock's name
-     * @param listener what the leader does
+     * @param key the lock's name
+     * @param listener the work of the leader
      * @return a candidate
-     * @throws InvalidException if the key is none
      */
     public Election election(String key, Election.Listener listener) {
         return election(key, listener, LockOptions.defaults());
     }
 
     /**
-     * Returns a candidate for being the leader, with options for its lock.
+     * Returns a candidate for leadership, with options for its lock.
      *
-     * @param key what is competed for; the lock's name
-     * @param listener what the leader does
-     * @param options the TTL, and who else is told of losses; an owner, shared and fixed are refused
+     * @param key the lock's name
+     * @param listener the work of the leader
+     * @param options the TTL, and a further listener of losses. An owner, shared and fixed are refused
      * @return a candidate
-     * @throws InvalidException if the key is none, or the options are not for an election
      */
     public Election election(String key, Election.Listener listener, LockOptions options) {
-        return new Election(new Campaign(link, Keys.of(key), Objects.requireNonNull(listener, "listener"), options));
+        return new Election(link, Keys.of(key), Objects.requireNonNull(listener, "listener"), options);
+    }
+
+    /**
+     * Ends all holds of a lock, of any client on this host. The daemon allows this to root, to its own user and to its {@code
+     * operators}. The holders are told that they have lost it, with the reason {@code forced}.
+     *
+     * @param key the lock's name
+     * @return the number of holds that were ended
+     * @throws LockException with the code {@link LockException.Code#DENIED} if this user may not do that
+     */
+    public long forceUnlock(String key) {
+        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0]).answer().number();
+    }
+
+    /**
+     * Ends a hold that was {@linkplain LockOptions#keep kept} after its release, of any process of the same user.
+     *
+     * @param key the lock's name
+     * @param fence the fence of the hold
+     * @throws NotHeldException if there is no such hold
+     * @throws LockException with the code {@link LockException.Code#DENIED} if it is another user's
+     */
+    public void releaseDetached(String key, long fence) {
+        link.ask(Codes.RELEASE, Keys.of(key).utf8[0], 0, fence, Codes.DETACHED);
     }
 
     /**
      * Pings the daemon. Blocks no longer than the client's timeout.
      *
      * @return how long it took
-     * @throws UnavailableException if there was none
+     * @throws UnavailableException if there was no answer
      */
     public Duration ping() {
         long start = System.nanoTime();
@@ -594,8 +562,8 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Ends the connection: the daemon releases everything that is held on it. Every wait fails with {@link
-     * ConnectionLostException}, and so does every later request of this client. Blocks until the socket is closed.
+     * Ends the connection: the daemon releases everything that is held on it. Every wait fails with the code {@link
+     * LockException.Code#CLOSED}, and so does every later request of this client. Blocks until the socket is closed.
      * Losses are not reported. Idempotent.
      */
     @Override

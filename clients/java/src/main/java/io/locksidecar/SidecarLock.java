@@ -1,7 +1,10 @@
 package io.locksidecar;
 
+import java.lang.ref.WeakReference;
 import java.time.Duration;
+import java.util.Map;
 import java.util.Optional;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -22,25 +25,27 @@ import java.util.concurrent.locks.Lock;
  *
  * <p><b>The owner</b> is the thread, platform or virtual, together with this handle. The thread may acquire the lock
  * again through this handle, and must unlock it as often. Another handle of the key is another owner: if it would wait for
- * this one in the same thread, it throws {@link AlreadyHeldException}, and its {@link #tryLock()} returns false. With {@link
- * LockOptions#ownedByThread} the thread alone is the owner, and with {@link LockOptions#owner} an {@link Owner}; then any
- * handle can be used. A thread that ends without unlocking leaves the lock held until the client is closed, as with {@link
- * java.util.concurrent.locks.ReentrantLock}. Handles are cheap.
+ * this one in the same thread, it throws the code {@link LockException.Code#ALREADY_HELD}, and its {@link #tryLock()} returns
+ * false. With {@link LockOptions#ownedByThread} the thread alone is the owner, and with {@link LockOptions#owner} an {@link
+ * Owner}; then any handle can be used. A thread that ends without unlocking leaves the lock held until the client is closed,
+ * as with {@link java.util.concurrent.locks.ReentrantLock}. Handles are cheap.
  *
  * <p><b>When it is lost</b>, and another owner may have it, {@link #isHeldByOwner} turns false, the listener of {@link
- * LockOptions#onLost} is called, and {@link #unlock} throws {@link LostException}. Until the owner has unlocked the lost
- * lock as often as it had acquired it, every acquire throws {@link LostException}, too: an inner scope must not get a
- * new lock while an outer scope still works under the old one. The same applies to other handles and leases in the same
- * thread, where they would get {@link AlreadyHeldException} if the lock were still held. After that it can be acquired again.
- * A lost lock whose handle was thrown away cannot be unlocked: it blocks its thread only until the handle is
- * garbage-collected.
+ * LockOptions#onLost} is called, and {@link #unlock} and {@link #check} throw {@link LostException}. Until the owner has
+ * unlocked the lost lock as often as it had acquired it, every acquire throws {@link LostException}, too: an inner scope must
+ * not get a new lock while an outer scope still works under the old one. The same applies to other handles and leases in the
+ * same thread. After that the lock can be acquired again. A lost lock whose handle was thrown away cannot be unlocked: it
+ * blocks its thread only until the handle is garbage-collected.
  *
- * <p><b>What can go wrong.</b> Every acquire may throw a {@link LockException} that is not checked: {@link
- * UnavailableException} when there is no daemon (after two seconds, in case it just restarts, or at once if the
- * wait is shorter) or no store, and the others of the package's table. An acquire that throws has acquired
- * nothing. A wait survives the restart of the daemon: it asks the next one.
+ * <p><b>What can go wrong.</b> Every acquire may throw a {@link LockException}, which is not checked. After that, nothing was
+ * acquired. {@link UnavailableException} means that there is no daemon (after two seconds, in case it is restarting, or at
+ * once if the wait is shorter) or no store. {@link NotAcquiredException} means that the daemon allows no wait that long, or
+ * that this owner holds the lock shared and asks for it exclusively. A wait survives the restart of the daemon: it asks the
+ * next one.
  */
 public final class SidecarLock implements Lock {
+    private static final String LONGEST = "the longest wait that the daemon allows is over";
+
     private final Link link;
     private final Keys keys;
     private final LockOptions options;
@@ -53,122 +58,142 @@ public final class SidecarLock implements Lock {
         this.handle = handle;
     }
 
+    /** The owners of a lock, or of both locks of a pair: each thread that acquires through it is a separate owner. */
+    static final class Handle {
+        private final Ref ref;
+        /** Owners by thread, while they hold the lock, acquire it, or have a lost hold that they have not unlocked. */
+        private final Map<Long, Long> owners = new ConcurrentHashMap<>(1);
+
+        Handle(String kind) {
+            this.ref = new Ref(this, kind);
+        }
+    }
+
+    /** Names a handle in messages, without keeping it in memory. */
+    private static final class Ref extends WeakReference<Handle> {
+        private final String kind;
+
+        private Ref(Handle handle, String kind) {
+            super(handle);
+            this.kind = kind;
+        }
+
+        @Override
+        public String toString() {
+            return kind + "@" + Integer.toHexString(System.identityHashCode(this));
+        }
+    }
+
     /**
      * Returns the lock's name.
      *
      * @return the key
      */
     public String key() {
-        return keys.text(0);
+        return keys.text[0];
     }
 
     /**
-     * Acquires the lock, and waits without bound. An interrupt is kept for later and does not end the wait.
+     * Tells whether this is a shared lock, such as the read lock of a {@link SidecarReadWriteLock}.
      *
-     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
-     * @throws AlreadyHeldException if this thread holds it through another handle
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws UpgradeException if this owner holds it shared
-     * @throws LockException if it cannot be had for another reason
+     * @return false if it is exclusive
      */
+    public boolean isShared() {
+        return options.isShared();
+    }
+
+    /** Acquires the lock, and waits without bound. An interrupt is kept for later and does not end the wait. */
     @Override
     public void lock() {
-        must(acquire(-1, Acquire::getUninterruptibly));
+        acquire(-1, Acquire::awaitedUninterruptibly);
     }
 
     /**
      * Acquires the lock, and waits without bound, or until this thread is interrupted: then the request is
-     * withdrawn, and nothing is held. The client's connection is not touched by that.
+     * withdrawn, and nothing is held. The client's connection is not affected by that.
      *
      * @throws InterruptedException if the thread is interrupted, before or in the wait
-     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
-     * @throws AlreadyHeldException if this thread holds it through another handle
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws UpgradeException if this owner holds it shared
-     * @throws LockException if it cannot be had for another reason
      */
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        must(await(-1));
-    }
-
-    private void must(Hold hold) {
-        if (hold == null) {
-            throw new NotAcquiredException("lock \"" + key() + "\": the longest wait that the daemon allows is over");
-        }
+        acquire(-1, Acquire::awaited);
     }
 
     /**
-     * Acquires the lock if it is free and nobody waits for it. Blocks no longer than the daemon needs to answer,
+     * Acquires the lock if it is free and no other owner waits for it. Blocks no longer than the daemon needs to answer,
      * and no longer than the client's timeout.
      *
      * @return whether it is held now
-     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
-     * @throws UpgradeException if this owner holds it shared
-     * @throws LockException if it cannot be told: {@link UnavailableException} without a daemon, at once
      */
     @Override
     public boolean tryLock() {
-        return acquire(0, Acquire::getUninterruptibly) != null;
+        return acquire(0, Acquire::awaitedUninterruptibly);
     }
 
     /**
-     * Acquires the lock, and waits for it no longer than so long, or until this thread is interrupted.
+     * Acquires the lock, and waits for it no longer than this time, or until this thread is interrupted.
      *
-     * @param time how long, counted in milliseconds, rounded up; nothing or less is a try
+     * @param time the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
      * @param unit the unit of time
      * @return whether it is held now; false, too, when the daemon allows no wait that long
      * @throws InterruptedException if the thread is interrupted, before or in the wait; nothing is held then
-     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
-     * @throws AlreadyHeldException if this thread holds it through another handle, and this is no try
-     * @throws UpgradeException if this owner holds it shared
-     * @throws LockException if it cannot be had for another reason
      */
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
-        return await(Times.wait(time, unit)) != null;
+        return acquire(LockOptions.wait(time, unit), Acquire::awaited);
     }
 
-    private Hold await(long millis) throws InterruptedException {
-        if (Thread.interrupted()) {
-            throw new InterruptedException();
-        }
-        return acquire(millis, Acquire::get);
+    private boolean ownsByHandle() {
+        return options.owner() == null && !options.isByThread();
     }
 
     /** A way to wait for the outcome of an acquire. */
     private interface Waiting<E extends Exception> {
-        Object outcome(Acquire a) throws E;
+        Acquire outcome(Acquire a) throws E;
     }
 
-    /** Acquires as this owner; null if another owner has the lock. */
-    private <E extends Exception> Hold acquire(long wait, Waiting<E> waiting) throws E {
-        Long owner = owner();
+    /** Acquires as this owner; false if another owner has the lock. A wait without bound (-1) throws instead. */
+    private <E extends Exception> boolean acquire(long wait, Waiting<E> waiting) throws E {
+        if (!ownsByHandle()) {
+            Acquire a = Acquire.of(link, keys, options, wait, handle.ref, null);
+            return got(waiting.outcome(a), wait) != null;
+        }
+        long thread = Owner.ofThread();
+        Long owner = handle.owners.get(thread);
         boolean begun = owner == null;
         Hold hold = null;
         try {
-            Acquire a = options.owner() != null || options.isByThread()
-                    ? Holding.acquire(link, keys, options, wait, handle.ref(), null)
-                    : Holding.acquire(link, keys, options, wait, handle, begun ? handle.begin() : owner);
-            a.start();
-            hold = Holding.hold(waiting.outcome(a), options);
-            if (hold != null && options.owner() == null && !options.isByThread()) {
-                hold.by = handle.ref();
+            if (begun) {
+                owner = Owner.next();
+                handle.owners.put(thread, owner);
             }
-            return hold;
+            hold = got(waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, (long) owner)), wait);
+            if (hold != null) {
+                hold.by = handle.ref;
+            }
+            return hold != null;
         } finally {
             if (begun && hold == null) {
-                handle.end();
+                handle.owners.remove(thread);
             }
         }
     }
 
+    private static Hold got(Acquire a, long wait) {
+        Hold hold = a.hold();
+        if (hold == null && wait < 0) {
+            throw a.notAcquired(LONGEST);
+        }
+        return hold;
+    }
+
     /**
-     * Releases the lock, or one of several acquires of it. Blocks until the store has confirmed, or until the client's
-     * timeout, and cannot be interrupted. No other owner's hold is ever released.
+     * Releases the lock, or one of several acquires of it, as {@link LockOptions#confirm} says. Cannot be interrupted. No
+     * other owner's hold is ever released.
      *
-     * <p>If the store has not confirmed in time, or the connection has just ended, no exception is thrown: the work was
-     * done under the lock, and the daemon continues the release.
+     * <p>By default it blocks until the store has confirmed, or until the client's timeout. If the store has not confirmed in
+     * time, or the connection has just ended, no exception is thrown: the work was done under the lock, and the daemon
+     * continues the release.
      *
      * @throws IllegalMonitorStateException if this owner does not hold the lock; its cause is a {@link
      *     NotHeldException}
@@ -177,15 +202,40 @@ public final class SidecarLock implements Lock {
      */
     @Override
     public void unlock() {
+        release(options.releaseFlags(link));
+    }
+
+    /**
+     * Releases the lock like {@link #unlock()}, but does not wait until the store has confirmed; see {@link
+     * LockOptions#confirm}.
+     *
+     * @throws IllegalMonitorStateException if this owner does not hold the lock
+     * @throws LostException if it has lost it
+     */
+    public void unlockUnconfirmed() {
+        release(Codes.QUIET);
+    }
+
+    /**
+     * Releases the lock like {@link #unlock()}, and does not {@linkplain LockOptions#keep keep} it.
+     *
+     * @throws IllegalMonitorStateException if this owner does not hold the lock
+     * @throws LostException if it has lost it
+     */
+    public void unlockNow() {
+        release(Codes.NOW);
+    }
+
+    private void release(int flags) {
         Hold hold = find();
         try {
-            if (hold == null || !Holding.release(hold, options.isShared())) {
+            if (hold == null || !hold.release(options.isShared(), flags)) {
                 NotHeldException why = notHeld();
                 throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
             }
         } finally {
             if (hold != null && hold.over && (hold.lost == null || find() == null)) {
-                handle.end(); // it was released, or lost and unlocked as often as it was acquired
+                handle.owners.remove(Owner.ofThread()); // released, or lost and unlocked as often as it was acquired
             }
         }
     }
@@ -213,6 +263,17 @@ public final class SidecarLock implements Lock {
     }
 
     /**
+     * Does nothing while this owner holds the lock, and else throws. Call it in the loops of long work. Blocks no longer than
+     * {@link Lease#isValid} does.
+     *
+     * @throws LostException if it was lost
+     * @throws NotHeldException if this owner does not hold it
+     */
+    public void check() {
+        mine().check();
+    }
+
+    /**
      * Returns how often this owner has acquired the lock in this handle's mode, exclusive or shared, and not unlocked
      * it since. It also counts for a lost lock. Does not block.
      *
@@ -228,19 +289,16 @@ public final class SidecarLock implements Lock {
      * has answered.
      *
      * @return whether it is held, here or on another host
-     * @throws UnavailableException if there is no answer
      */
     public boolean isLocked() {
         return link.inspect(keys).held();
     }
 
     /**
-     * Asks the daemon for the state of the lock, and for its holders on any host. Blocks until the daemon has answered, for
-     * which it may need several requests to the store.
+     * Asks the daemon for the state of the lock: its mode, its waiters, and its holders on any host. Blocks until the daemon
+     * has answered, for which it may need several requests to the store.
      *
      * @return the state; it may have changed
-     * @throws UnavailableException if there is no answer
-     * @throws LimitException if too many such questions of this client are unanswered
      */
     public Inspection inspect() {
         return link.inspect(keys, Codes.EXCLUSIVE, Codes.HOLDERS);
@@ -260,13 +318,14 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Returns for how long the lock is certainly held as things stand; that rises with each renewal by the
-     * daemon. Blocks no longer than {@link Lease#isValid} does.
+     * Returns for how long the lock is certainly held as things are. The value rises with each renewal by the daemon.
+     * Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when this owner does not hold the lock
      */
     public Duration remaining() {
-        return Holding.remaining(find());
+        Hold hold = find();
+        return hold == null ? Duration.ZERO : Duration.ofNanos(hold.remaining());
     }
 
     /**
@@ -277,7 +336,8 @@ public final class SidecarLock implements Lock {
      * @return the time, zero after the end or a loss; empty if the lock does not end by itself, or is not held
      */
     public Optional<Duration> fixedEnd() {
-        return Holding.untilEnd(find());
+        Hold hold = find();
+        return hold == null ? Optional.empty() : hold.untilEnd();
     }
 
     /**
@@ -287,28 +347,30 @@ public final class SidecarLock implements Lock {
      * @param ttl positive; counted in milliseconds
      * @throws LostException if it was lost
      * @throws NotHeldException if this owner does not hold the lock
-     * @throws InvalidException if the daemon allows no such TTL
-     * @throws UnavailableException if the store does not confirm: what was known before still stands
+     * @throws UnavailableException if the store does not confirm: what was known before is still true
      */
     public void extend(Duration ttl) {
-        Holding.extend(mine(), Times.millis(Times.positive(ttl, "a TTL")));
+        long millis = LockOptions.millis(ttl, "a TTL");
+        Hold hold = mine();
+        hold.check();
+        hold.must(hold.renew(millis));
     }
 
     /** Returns the number of owners of this handle. */
     int owners() {
-        return handle.owners();
+        return handle.owners.size();
     }
 
     /** Returns the owner's number; null if the thread has acquired nothing through this handle. */
     private Long owner() {
         return options.owner() != null ? (Long) options.owner().number()
-                : options.isByThread() ? (Long) Owner.ofThread() : handle.owner();
+                : options.isByThread() ? (Long) Owner.ofThread() : handle.owners.get(Owner.ofThread());
     }
 
     /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
     private Hold find() {
         Long owner = owner();
-        return owner == null ? null : link.hold(Hold.Id.lock(keys.text(0), owner));
+        return owner == null ? null : link.hold(Hold.Id.lock(keys.text[0], owner));
     }
 
     private Hold mine() {
@@ -321,10 +383,10 @@ public final class SidecarLock implements Lock {
 
     private NotHeldException notHeld() {
         Conn conn = link.live();
-        Hold other = conn == null || options.owner() != null ? null : conn.inThread(keys.text(0));
+        Hold other = conn == null || options.owner() != null ? null : conn.inThread(keys.text[0]);
         return new NotHeldException("lock \"" + key() + "\" is not held by "
                 + (options.owner() != null ? options.owner() : Thread.currentThread())
-                + (options.owner() != null || options.isByThread() ? "" : " through " + handle)
+                + (ownsByHandle() ? " through " + handle.ref : "")
                 + (other == null ? "" : ", but by another handle (" + other.site.handle() + ")"));
     }
 

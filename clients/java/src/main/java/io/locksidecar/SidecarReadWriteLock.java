@@ -7,7 +7,7 @@ import java.util.concurrent.locks.ReadWriteLock;
  * the same store. Waiters are served in the order of their arrival; readers do not overtake a waiting writer.
  *
  * <p>Both locks are re-entrant, and an owner that holds the write lock may acquire the read lock too. Releasing
- * the write lock then leaves the read lock: a <em>downgrade</em>, with nobody in between, and the same fence.
+ * the write lock then leaves the read lock: a <em>downgrade</em>, with no other owner in between, and with the same fence.
  *
  * <pre>{@code
  * lock.writeLock().lock();
@@ -24,8 +24,8 @@ import java.util.concurrent.locks.ReadWriteLock;
  * }
  * }</pre>
  *
- * <p>The other way round is refused with {@link UpgradeException}, at once: two readers who waited to become
- * writers would wait for each other forever. Both locks are one handle: see {@link SidecarLock} for its owners. {@link
+ * <p>A reader that asks for the write lock is refused at once, with the code {@link LockException.Code#UPGRADE}: two readers
+ * that waited to become writers would wait for each other forever. Both locks are one handle: see {@link SidecarLock} for its owners. {@link
  * Sidecar#lock} of the same key is the write lock of another handle.
  */
 public final class SidecarReadWriteLock implements ReadWriteLock {
@@ -33,7 +33,7 @@ public final class SidecarReadWriteLock implements ReadWriteLock {
     private final SidecarLock write;
 
     SidecarReadWriteLock(Link link, Keys key, LockOptions options) {
-        Handle handle = new Handle("SidecarReadWriteLock");
+        SidecarLock.Handle handle = new SidecarLock.Handle("SidecarReadWriteLock");
         this.read = new SidecarLock(link, key, options.shared(true), handle);
         this.write = new SidecarLock(link, key, options.shared(false), handle);
     }

@@ -41,7 +41,7 @@ import java.util.concurrent.CompletableFuture;
  * <p><b>The fence</b> of a permit differs from the fences of all other permits of the semaphore. Holders overlap, so
  * the order of fences means nothing, and a resource cannot use it to find the later holder.
  *
- * <p><b>Errors</b> are as for a {@link SidecarLock}. In addition, there is {@link UnsupportedException} if the key's
+ * <p><b>Errors</b> are as for a {@link SidecarLock}. In addition, there is {@link LockException.Code#UNSUPPORTED} if the key's
  * store has no semaphores. In an outage of the store, permits are always {@linkplain UnavailableException unavailable},
  * even if a host may then grant locks alone. Handles are cheap, and have no state.
  */
@@ -67,7 +67,7 @@ public final class SidecarSemaphore {
      * @return the key
      */
     public String key() {
-        return keys.text(0);
+        return keys.text[0];
     }
 
     /**
@@ -76,7 +76,7 @@ public final class SidecarSemaphore {
      * @return the number
      */
     public int permits() {
-        return keys.permits();
+        return keys.permits;
     }
 
     /**
@@ -85,62 +85,51 @@ public final class SidecarSemaphore {
      *
      * @return the permit; to be closed
      * @throws InterruptedException if the thread is interrupted, before or in the wait
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws LockException if it cannot be had for another reason
      */
     public Lease acquire() throws InterruptedException {
-        return must(await(-1), LONGEST);
+        return begin(-1).awaited().must(LONGEST);
     }
 
     /**
      * Acquires a permit, and waits without bound. An interrupt is kept for later and does not end the wait.
      *
      * @return the permit; to be closed
-     * @throws NotAcquiredException if the daemon allows no wait that long
-     * @throws LockException if it cannot be had for another reason
      */
     public Lease acquireUninterruptibly() {
-        Acquire a = begin(-1);
-        a.getUninterruptibly();
-        return must(a, LONGEST);
+        return begin(-1).awaitedUninterruptibly().must(LONGEST);
     }
 
     /**
-     * Acquires a permit, and waits for it no longer than so long, or until this thread is interrupted.
+     * Acquires a permit, and waits for it no longer than this, or until this thread is interrupted.
      *
-     * @param wait how long, counted in milliseconds, rounded up
+     * @param wait the longest wait, counted in milliseconds, rounded up
      * @return the permit; to be closed
      * @throws InterruptedException if the thread is interrupted, before or in the wait; nothing is held then
-     * @throws NotAcquiredException if none could be had in time
-     * @throws LockException if it cannot be had for another reason
+     * @throws NotAcquiredException if no permit was free in time
      */
     public Lease acquire(Duration wait) throws InterruptedException {
-        return must(await(Times.wait(wait)), "no permit could be had within " + wait);
+        return begin(LockOptions.wait(wait)).awaited().must("no permit could be had within " + wait);
     }
 
     /**
-     * Acquires a permit if one is free and nobody waits for it. Blocks no longer than the daemon needs to answer, and
-     * no longer than the client's timeout. An interrupt is kept for later.
+     * Acquires a permit if one is free and no other owner waits for it. Blocks no longer than the daemon needs to answer,
+     * and no longer than the client's timeout. An interrupt is kept for later.
      *
      * @return the permit, to be closed; or nothing
-     * @throws LockException if it cannot be told: {@link UnavailableException} without a daemon, at once
      */
     public Optional<Lease> tryAcquire() {
-        Acquire a = begin(0);
-        a.getUninterruptibly();
-        return Optional.ofNullable(lease(a.outcome()));
+        return Optional.ofNullable(begin(0).awaitedUninterruptibly().lease());
     }
 
     /**
-     * Acquires a permit, and waits for it no longer than so long, or until this thread is interrupted.
+     * Acquires a permit, and waits for it no longer than this, or until this thread is interrupted.
      *
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
      * @return the permit, to be closed; or nothing, also when the daemon allows no wait that long
      * @throws InterruptedException if the thread is interrupted, before or in the wait; nothing is held then
-     * @throws LockException if it cannot be had for another reason
      */
     public Optional<Lease> tryAcquire(Duration wait) throws InterruptedException {
-        return Optional.ofNullable(lease(await(Times.wait(wait)).outcome()));
+        return Optional.ofNullable(begin(LockOptions.wait(wait)).awaited().lease());
     }
 
     /**
@@ -149,19 +138,22 @@ public final class SidecarSemaphore {
      * @return see {@link #acquireAsync(Duration)}
      */
     public CompletableFuture<Lease> acquireAsync() {
-        return future(-1);
+        return new Acquire.Future(link, keys, options, -1);
     }
 
     /**
-     * Acquires a permit without blocking, and waits for it no longer than so long. The future is as for {@link
-     * Sidecar#leaseAsync(String, Duration, LockOptions)}: cancelling it withdraws the request, and a permit that
-     * crosses that is released.
+     * Acquires a permit without blocking, and waits for it no longer than this. The future is as for {@link
+     * Sidecar#leaseAsync(String, Duration, LockOptions)}.
      *
-     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
      * @return the permit to come
      */
     public CompletableFuture<Lease> acquireAsync(Duration wait) {
-        return future(Times.wait(wait));
+        return new Acquire.Future(link, keys, options, LockOptions.wait(wait));
+    }
+
+    private Acquire begin(long wait) {
+        return Acquire.of(link, keys, options, wait, this, null);
     }
 
     /**
@@ -169,8 +161,6 @@ public final class SidecarSemaphore {
      * has answered.
      *
      * @return whether at least one permit is held, here or on another host
-     * @throws UnavailableException if there is no answer
-     * @throws UnsupportedException if the key's store has no semaphores
      */
     public boolean isHeldByAnybody() {
         return link.inspect(keys, Codes.PERMIT).held();
@@ -181,46 +171,9 @@ public final class SidecarSemaphore {
      * has answered, for which it may need several requests to the store.
      *
      * @return the state; it may have changed
-     * @throws UnavailableException if there is no answer
-     * @throws UnsupportedException if the key's store has no semaphores
-     * @throws LimitException if too many such questions of this client are unanswered
      */
     public Inspection inspect() {
         return link.inspect(keys, Codes.PERMIT, Codes.HOLDERS);
-    }
-
-    private Acquire begin(long wait) {
-        Acquire a = Holding.acquire(link, keys, options, wait, this, null);
-        a.start();
-        return a;
-    }
-
-    /** Makes an acquire and waits for its outcome. */
-    private Acquire await(long wait) throws InterruptedException {
-        if (Thread.interrupted()) {
-            throw new InterruptedException();
-        }
-        Acquire a = begin(wait);
-        a.get();
-        return a;
-    }
-
-    private CompletableFuture<Lease> future(long wait) {
-        return new LeaseFuture<>(link, keys, options, wait, this::lease, Lease::releaseAsync);
-    }
-
-    private Lease must(Acquire a, String why) {
-        Lease lease = lease(a.outcome());
-        if (lease == null) {
-            throw Holding.notAcquired(keys, a.outcome(), why);
-        }
-        return lease;
-    }
-
-    /** Makes a lease of an outcome; null if no permit was granted. */
-    private Lease lease(Object outcome) {
-        Hold hold = Holding.hold(outcome, options);
-        return hold == null ? null : new Lease(hold, false);
     }
 
     @Override

@@ -109,7 +109,7 @@ public final class Term {
      * @return the time; zero when the term is not valid
      */
     public Duration remaining() {
-        return over() ? Duration.ZERO : Holding.remaining(hold);
+        return over() ? Duration.ZERO : Duration.ofNanos(hold.remaining());
     }
 
     /**

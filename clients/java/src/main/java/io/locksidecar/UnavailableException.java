@@ -1,25 +1,14 @@
 package io.locksidecar;
 
-/** The store, or the daemon itself, does not answer. */
+/** The store or the daemon does not answer, or the connection to the daemon has ended. */
 public class UnavailableException extends LockException {
     private static final long serialVersionUID = 1L;
 
-    /**
-     * Makes one.
-     *
-     * @param message what happened, for people
-     */
-    public UnavailableException(String message) {
-        super(message);
+    UnavailableException(Code code, String message) {
+        super(code, message);
     }
 
-    /**
-     * Makes one with a cause.
-     *
-     * @param message what happened, for people
-     * @param cause what it came from
-     */
-    public UnavailableException(String message, Throwable cause) {
-        super(message, cause);
+    UnavailableException(Code code, String message, Throwable cause) {
+        super(code, message, cause);
     }
 }

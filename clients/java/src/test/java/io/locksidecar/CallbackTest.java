@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.nio.file.Path;
 import java.time.Duration;
@@ -283,7 +284,7 @@ class CallbackTest extends OnDaemon {
         client.lease(key, mine.onLost(lost -> told.add(lost)));
         lease.onLost().thenAccept(told::add);
         lease.onLost().thenAccept(told::add);
-        Leases leases = client.leaseAll(List.of(key + "2"), mine.onLost(told::add));
+        Lease leases = client.leaseAll(List.of(key + "2"), mine.onLost(told::add));
         leases.onLost().thenAccept(told::add);
         until("all are told", () -> told.size() == 6);
         assertThrows(LostException.class, lease::close);
@@ -291,10 +292,11 @@ class CallbackTest extends OnDaemon {
 
     @Test
     void every_kind_of_failure_can_be_made_again() {
-        for (Codes.Failure f : Codes.FAILURES.values()) {
-            LockException e = f.make().apply("why");
-            LockException again = Codes.again(e);
+        for (Code code : Code.values()) {
+            LockException e = LockException.of(code, "why", null);
+            LockException again = e.again();
             assertEquals(e.getClass(), again.getClass());
+            assertEquals(code, again.code());
             assertEquals("why", again.getMessage());
         }
     }

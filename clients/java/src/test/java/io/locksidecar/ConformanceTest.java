@@ -3,6 +3,7 @@ package io.locksidecar;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
@@ -120,7 +121,7 @@ class ConformanceTest {
         private final Map<Long, Owner> owners = new ConcurrentHashMap<>();
         private final Map<Long, Thread> running = new ConcurrentHashMap<>();
         private final Map<Name, Deque<Lease>> leases = new ConcurrentHashMap<>(); // each deque guards itself
-        private final Map<Name, Leases> together = new ConcurrentHashMap<>();
+        private final Map<Name, Lease> together = new ConcurrentHashMap<>();
 
         private void serve() throws IOException {
             say("{\"event\": \"ready\", \"client\": \"Java\", \"can\": " + CAN + "}");
@@ -157,7 +158,7 @@ class ConformanceTest {
                 case "held" -> {
                     Deque<Lease> held = named(q);
                     synchronized (held) {
-                        Leases many = together.get(Name.of(q));
+                        Lease many = together.get(Name.of(q));
                         boolean valid = held.stream().anyMatch(Lease::isValid) || many != null && many.isValid();
                         return ", \"held\": " + valid;
                     }
@@ -204,10 +205,10 @@ class ConformanceTest {
         private List<Long> acquireMany(Map<String, String> q) throws InterruptedException {
             long wait = Long.parseLong(q.get("wait_ms"));
             List<String> keys = entries(q.get("keys"));
-            Leases all = wait < 0
+            Lease all = wait < 0
                     ? sidecar.leaseAll(keys, options(q))
                     : sidecar.tryLeaseAll(keys, Duration.ofMillis(wait), options(q))
-                            .orElseThrow(() -> new NotAcquiredException("held"));
+                            .orElseThrow(() -> new NotAcquiredException(Code.TIMEOUT, "held"));
             for (int i = 0; i < keys.size(); i++) {
                 String fence = Long.toString(all.fences().get(i));
                 together.put(new Name(Long.parseLong(q.get("owner")), keys.get(i), fence), all);
@@ -228,7 +229,7 @@ class ConformanceTest {
                 lease = wait < 0
                         ? sidecar.lease(key, options)
                         : sidecar.tryLease(key, Duration.ofMillis(wait), options)
-                                .orElseThrow(() -> new NotAcquiredException("held"));
+                                .orElseThrow(() -> new NotAcquiredException(Code.TIMEOUT, "held"));
             }
             Name name = new Name(number, key, Long.toString(lease.fence()));
             Deque<Lease> held = leases.computeIfAbsent(name, n -> new ArrayDeque<>());
@@ -256,30 +257,19 @@ class ConformanceTest {
 
         /** Returns the protocol's name for an exception. An exception without a name of its own begins with it. */
         private static String name(Throwable e, Map<String, String> q) {
-            Map<Class<?>, String> names = new LinkedHashMap<>(); // the narrower ones first
-            names.put(InterruptedException.class, "canceled");
-            names.put(CanceledException.class, "canceled");
-            names.put(UpgradeException.class, "upgrade");
-            names.put(NotAcquiredException.class, "0".equals(q.get("wait_ms")) ? "busy" : "timeout");
-            names.put(NotHeldException.class, "not_held");
-            names.put(UnconfirmedException.class, "unknown");
-            names.put(ConnectionLostException.class, "closed");
-            names.put(DrainingException.class, "draining");
-            names.put(UnavailableException.class, "unavailable");
-            names.put(LimitException.class, "limit");
-            names.put(InvalidException.class, "invalid");
-            names.put(IllegalArgumentException.class, "invalid");
-            names.put(UnsupportedException.class, "unsupported");
-            names.put(DeniedException.class, "denied");
-            String first = String.valueOf(e.getMessage()).split(":", 2)[0];
-            if (e instanceof ProtocolException) {
-                return first.equals("bad_version") ? first : "bad_frame";
+            if (e instanceof InterruptedException) {
+                return "canceled";
             }
-            return names.entrySet().stream()
-                    .filter(n -> n.getKey().isInstance(e))
-                    .map(Map.Entry::getValue)
-                    .findFirst()
-                    .orElse(e instanceof LockException ? first.replace(' ', '_') : e.toString());
+            if (!(e instanceof LockException lock)) {
+                return e instanceof IllegalArgumentException ? "invalid" : e.toString();
+            }
+            return switch (lock.code()) {
+                case BUSY, TIMEOUT -> "0".equals(q.get("wait_ms")) ? "busy" : "timeout";
+                case OVERLONG -> "limit";
+                case TOO_SLOW -> "closed";
+                case OTHER -> e.getMessage().split(":", 2)[0].replace(' ', '_');
+                default -> lock.code().toString();
+            };
         }
 
         private static String quote(String s) {

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -356,7 +357,7 @@ class ElectionTest extends OnDaemon {
         Background<Void> campaign = running(election::run);
         one.next();
         client.close();
-        assertInstanceOf(ConnectionLostException.class, campaign.thrown());
+        Until.failed(Code.CLOSED, campaign.thrown());
         assertTrue(one.said.contains("lost closed"), one.said::toString);
         one.inStep();
     }
@@ -366,10 +367,10 @@ class ElectionTest extends OnDaemon {
         Sidecar client = connect();
         LockOptions mine = LockOptions.defaults();
         for (LockOptions bad : List.of(mine.shared(), mine.fixed(), mine.owner(Owner.create()), mine.ownedByThread())) {
-            assertThrows(InvalidException.class, () -> client.election(key, term -> { }, bad));
+            Until.refused(Code.INVALID, () -> client.election(key, term -> { }, bad));
         }
         Election election = closing(client.election(key, term -> { }, mine.ttl(Duration.ofDays(2))));
-        assertInstanceOf(InvalidException.class, running(election::run).thrown());
-        assertInstanceOf(InvalidException.class, election.failure().orElseThrow());
+        Until.failed(Code.INVALID, running(election::run).thrown());
+        Until.failed(Code.INVALID, election.failure().orElseThrow());
     }
 }

@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import org.junit.jupiter.api.Test;
 
@@ -17,11 +18,11 @@ class EndRaceTest extends OnPeer {
         Conn conn = conn();
         conn.mu.lock();
         try {
-            conn.dead = new ConnectionLostException("the connection has ended"); // as die begins
+            conn.dead = new UnavailableException(Code.CLOSED, "the connection has ended"); // as die begins
             Background<T> between = background(task);
             until("it waits for the rest, or has ended", () -> between.isDone() || conn.mu.hasQueuedThread(between.thread));
             conn.dead = null;
-            conn.die(new ConnectionLostException("the connection has ended"), "connection");
+            conn.die(new UnavailableException(Code.CLOSED, "the connection has ended"), "connection");
             return between;
         } finally {
             conn.mu.unlock();

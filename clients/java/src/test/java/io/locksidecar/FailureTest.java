@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.io.File;
 import java.io.IOException;
@@ -263,8 +264,8 @@ class FailureTest extends OnDaemon {
                 other.unlock();
             }
             return false;
-        } catch (DrainingException e) {
-            return true;
+        } catch (UnavailableException e) {
+            return e.code() == Code.DRAINING;
         }
     }
 
@@ -272,7 +273,7 @@ class FailureTest extends OnDaemon {
     void what_the_daemon_refuses_leaves_the_connection_alone() {
         Sidecar client = connect();
         SidecarLock lock = client.lock(key, LockOptions.defaults().ttl(Duration.ofDays(2)));
-        InvalidException e = assertThrows(InvalidException.class, lock::lock);
+        LockException e = Until.refused(Code.INVALID, lock::lock);
         assertTrue(e.getMessage().contains(daemon.path.toString()), e.getMessage());
         client.lock(key).lock();
     }
@@ -281,8 +282,8 @@ class FailureTest extends OnDaemon {
     void what_cannot_be_is_refused_at_once() {
         Sidecar client = connect();
         for (String key : List.of("", "k".repeat(513), "ü".repeat(257), "a\nb", "\u007f", "\u0080", "\u009f", "\ud800")) {
-            assertThrows(InvalidException.class, () -> client.lock(key));
-            assertThrows(InvalidException.class, () -> client.leaseAsync(key));
+            Until.refused(Code.INVALID, () -> client.lock(key));
+            Until.refused(Code.INVALID, () -> client.leaseAsync(key));
         }
         assertThrows(NullPointerException.class, () -> client.lock(null));
         for (String key : List.of(" ", "\u00a0", "k".repeat(512), "ü".repeat(256), "\ud83d\udd12".repeat(128))) {
@@ -291,8 +292,8 @@ class FailureTest extends OnDaemon {
             lock.unlock();
         }
         for (Duration d : List.of(Duration.ZERO, Duration.ofSeconds(-1))) {
-            assertThrows(InvalidException.class, () -> LockOptions.defaults().ttl(d));
-            assertThrows(InvalidException.class, () -> Sidecar.builder().timeout(d));
+            Until.refused(Code.INVALID, () -> LockOptions.defaults().ttl(d));
+            Until.refused(Code.INVALID, () -> Sidecar.builder().timeout(d));
         }
         LockOptions.defaults().ttl(Duration.ofNanos(1));
         closing(Sidecar.builder().socket(daemon.path).name("ü".repeat(100)).label("l".repeat(200)).build()).connect();
@@ -301,12 +302,12 @@ class FailureTest extends OnDaemon {
     @Test
     void where_the_daemon_is_looked_for() {
         var env = new java.util.HashMap<>(java.util.Map.of("LOCKSIDECAR_SOCKET", "/named", "XDG_RUNTIME_DIR", "/xdg"));
-        assertEquals(Path.of("/named"), SocketPath.byDefault(env, true));
+        assertEquals(Path.of("/named"), IoThread.SocketPath.byDefault(env, true));
         env.put("LOCKSIDECAR_SOCKET", "");
-        assertEquals(Path.of("/xdg/locksidecar/locksidecar.sock"), SocketPath.byDefault(env, false));
-        assertEquals(Path.of("/run/locksidecar/locksidecar.sock"), SocketPath.byDefault(env, true));
+        assertEquals(Path.of("/xdg/locksidecar/locksidecar.sock"), IoThread.SocketPath.byDefault(env, false));
+        assertEquals(Path.of("/run/locksidecar/locksidecar.sock"), IoThread.SocketPath.byDefault(env, true));
         env.clear();
-        assertEquals(Path.of("/run/locksidecar/locksidecar.sock"), SocketPath.byDefault(env, false));
+        assertEquals(Path.of("/run/locksidecar/locksidecar.sock"), IoThread.SocketPath.byDefault(env, false));
         Sidecar.create().close();
     }
 

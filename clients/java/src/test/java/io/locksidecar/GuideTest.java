@@ -100,7 +100,7 @@ class GuideTest extends OnDaemon {
                 ProcessBuilder b = new ProcessBuilder(
                         Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-XX:TieredStopAtLevel=1",
                         "-cp", classes, name);
-                b.environment().put(SocketPath.VARIABLE, daemon.path.toString());
+                b.environment().put(IoThread.SocketPath.VARIABLE, daemon.path.toString());
                 assertEquals(prints.get(name), run(b), name);
             }
         } finally {

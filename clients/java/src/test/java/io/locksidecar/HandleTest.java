@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.time.Duration;
 import java.util.List;
@@ -42,7 +43,7 @@ class HandleTest extends OnDaemon {
                 client.readWriteLock(key).readLock()::lock, client.readWriteLock(key).writeLock()::lock,
                 client.election(key, term -> { })::run);
         for (Until.Task wait : waits) {
-            AlreadyHeldException e = assertThrows(AlreadyHeldException.class, wait::run);
+            LockException e = Until.refused(Code.ALREADY_HELD, wait::run);
             assertTrue(e.getMessage().matches("key \"" + key + "\" is already held in this thread by another handle \\("
                     + "SidecarLock@[0-9a-f]+, fence " + lock.fence() + "\\); use that handle, or set .*owner.*share.*"),
                     e.getMessage());
@@ -80,7 +81,7 @@ class HandleTest extends OnDaemon {
         Sidecar client = connect();
         Lease lease = client.lease(key);
         for (Until.Task wait : List.<Until.Task>of(() -> client.lease(key), client.lock(key)::lock)) {
-            AlreadyHeldException e = assertThrows(AlreadyHeldException.class, wait::run);
+            LockException e = Until.refused(Code.ALREADY_HELD, wait::run);
             assertTrue(e.getMessage().contains("(Lease, fence " + lease.fence() + ")"), e.getMessage());
         }
         Background<Lease> elsewhere = background(() -> client.lease(key));
@@ -112,7 +113,7 @@ class HandleTest extends OnDaemon {
         Sidecar client = connect();
         for (LockOptions mine : List.of(BY_THREAD, named())) {
             client.lock(key, mine).lock();
-            try (Lease lease = client.lease(key, mine); Leases leases = client.leaseAll(List.of(key), mine)) {
+            try (Lease lease = client.lease(key, mine); Lease leases = client.leaseAll(List.of(key), mine)) {
                 assertEquals(lease.fence(), leases.fence(key));
             }
             assertEquals(1, client.lock(key, mine).holdCount());
@@ -132,10 +133,10 @@ class HandleTest extends OnDaemon {
         second.unlock();
         second.unlock();
         client.lease(key, LockOptions.defaults().shared()).close();
-        assertThrows(AlreadyHeldException.class, client.lock(key)::lock);
+        Until.refused(Code.ALREADY_HELD, client.lock(key)::lock);
         Background<Void> writer = running(connect().lock(key)::lock);
         untilWaiting(connect(), key, 1);
-        assertThrows(AlreadyHeldException.class, second::lock, "the writer waits for this thread");
+        Until.refused(Code.ALREADY_HELD, second::lock);
         assertFalse(second.tryLock());
         first.unlock();
         writer.result();
@@ -150,7 +151,7 @@ class HandleTest extends OnDaemon {
         for (String theirs : List.of(key + "1", key + "3")) { // before and after ours in the daemon's order
             Lease busy = other.lease(theirs);
             Background<List<Long>> all = background(() -> {
-                try (Lease ours = client.lease(key + "2", shared); Leases leases = client.leaseAll(keys, shared)) {
+                try (Lease ours = client.lease(key + "2", shared); Lease leases = client.leaseAll(keys, shared)) {
                     return List.of(ours.fence(), leases.fence(key + "2"));
                 }
             });
@@ -178,7 +179,7 @@ class HandleTest extends OnDaemon {
         Background<Lease> writer = background(() -> other.lease(key + "2"));
         untilWaiting(client, key + "2", 1);
         theirs.close();
-        AlreadyHeldException e = assertInstanceOf(AlreadyHeldException.class, all.thrown());
+        LockException e = Until.failed(Code.ALREADY_HELD, all.thrown());
         assertTrue(e.getMessage().contains("\"" + key + "2\""), e.getMessage());
         other.lease(key + "1", Duration.ofMinutes(1)).close();
         assertFalse(writer.isDone());
@@ -191,7 +192,7 @@ class HandleTest extends OnDaemon {
         LockOptions shared = LockOptions.defaults().shared();
         List<String> keys = List.of(key + "2", key + "1", key + "3");
         Lease theirs = other.lease(key + "3");
-        Background<Optional<Leases>> late = background(() -> {
+        Background<Optional<Lease>> late = background(() -> {
             client.lease(key + "2", shared);
             return client.tryLeaseAll(keys, Duration.ofMillis(20), shared);
         });
@@ -215,7 +216,7 @@ class HandleTest extends OnDaemon {
         List<Lease> readers = List.of(
                 client.lease(key, shared), client.lease(key, shared), client.lease(key, shared));
         for (int i : new int[] {1, 2, 0}) {
-            AlreadyHeldException e = assertThrows(AlreadyHeldException.class, () -> client.lease(key));
+            LockException e = Until.refused(Code.ALREADY_HELD, () -> client.lease(key));
             assertTrue(readers.stream().filter(Lease::isValid).anyMatch(r -> e.getMessage().contains("" + r.fence())));
             readers.get(i).close();
         }
@@ -245,7 +246,7 @@ class HandleTest extends OnDaemon {
             election.start();
             assertTrue(begun.await(Until.BOUND, TimeUnit.SECONDS));
         }
-        assertInstanceOf(AlreadyHeldException.class, thrown.get());
+        Until.failed(Code.ALREADY_HELD, thrown.get());
         assertTrue(thrown.get().getMessage().contains("Election[" + key), thrown.get().getMessage());
     }
 

@@ -2,10 +2,10 @@ package io.locksidecar;
 
 import static io.locksidecar.Until.background;
 import static org.junit.jupiter.api.Assertions.assertEquals;
-import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -55,7 +55,7 @@ class InspectTest extends OnPeer {
         }
     }
 
-    private static Holder only(List<Holder> holders) {
+    private static Inspection.Holder only(List<Inspection.Holder> holders) {
         assertEquals(1, holders.size(), holders::toString);
         return holders.get(0);
     }
@@ -75,8 +75,8 @@ class InspectTest extends OnPeer {
             permits.acquire();
             permits.acquire();
 
-            Holder mine = only(lock.inspect().holders());
-            assertEquals(Holder.Kind.HERE, mine.kind());
+            Inspection.Holder mine = only(lock.inspect().holders());
+            assertEquals(Inspection.Holder.Kind.HERE, mine.kind());
             assertEquals(ME, mine.pid());
             assertEquals(lock.fence(), mine.fence());
             assertTrue(mine.session() > 0);
@@ -89,8 +89,8 @@ class InspectTest extends OnPeer {
             assertEquals(2, permits.inspect().holders().size());
             permits.inspect().holders().forEach(h -> assertEquals(ME, h.pid()));
 
-            Holder theirs = only(other.lock("k").inspect().holders());
-            assertEquals(Holder.Kind.DAEMON, theirs.kind());
+            Inspection.Holder theirs = only(other.lock("k").inspect().holders());
+            assertEquals(Inspection.Holder.Kind.DAEMON, theirs.kind());
             assertEquals(theirs.host(), theirs.toString());
             assertNotEquals("", theirs.host());
             assertNotEquals("", theirs.version());
@@ -139,10 +139,10 @@ class InspectTest extends OnPeer {
                 List.of(3, "", "", 0, 0, -1, -1, "abc", "", 0, 0, -1, "", 0),
                 List.of(4, "", "", 0, 0, -1, -1, "abc", "", 0, 0, -1, "", 0),
                 List.of(77, "", "", 0, 0, -1, -1, "abc", "", 0, 0, -1, "", 0, List.of(1, "x"))), 1, "later");
-        List<Holder> all = asked.result().holders();
+        List<Inspection.Holder> all = asked.result().holders();
         assertEquals(List.of("a\ufffd[2J\ufffdb\u00e9", "web-3 (2 of 3 nodes)", "an unregistered daemon", "another program", "another host"),
-                all.stream().map(Holder::toString).toList());
-        assertEquals(List.of(Holder.Kind.values()), all.stream().map(Holder::kind).toList());
+                all.stream().map(Inspection.Holder::toString).toList());
+        assertEquals(List.of(Inspection.Holder.Kind.values()), all.stream().map(Inspection.Holder::kind).toList());
         assertEquals(Optional.of(Instant.ofEpochMilli(1_700_000_000_000L)), all.get(1).daemonStarted());
         assertEquals(Optional.of(Duration.ofMillis(5)), all.get(0).held());
         assertEquals("abc", all.get(2).name());
@@ -152,9 +152,9 @@ class InspectTest extends OnPeer {
     void a_failure_and_a_truncated_reply() {
         Background<Inspection> asked = asked();
         peer.say(8, question(), "eight are unanswered");
-        assertInstanceOf(LimitException.class, asked.thrown());
+        Until.failed(Code.LIMIT, asked.thrown());
         asked = background(lock("k")::inspect);
         peer.say(0, question(), 2, 0, 0, 0, -1, 0, List.of(List.of(2, "web-3")));
-        assertInstanceOf(ProtocolException.class, asked.thrown());
+        Until.failed(Code.BAD_FRAME, asked.thrown());
     }
 }

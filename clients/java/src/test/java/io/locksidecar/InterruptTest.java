@@ -130,7 +130,7 @@ class InterruptTest extends OnDaemon {
             for (int n = 0; !over.get(); n++) {
                 SidecarLock one = n % 3 == 0 ? lock.readLock() : lock.writeLock();
                 try {
-                    one.lockInterruptibly(); // never an UpgradeException: the owner holds nothing
+                    one.lockInterruptibly(); // never refused as an upgrade: the owner holds nothing
                     assertEquals(0, writing.get());
                     one.unlock();
                 } catch (InterruptedException e) {

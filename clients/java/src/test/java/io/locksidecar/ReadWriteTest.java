@@ -7,6 +7,7 @@ import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.util.ArrayList;
 import java.util.List;
@@ -106,9 +107,9 @@ class ReadWriteTest extends OnDaemon {
     void an_upgrade_is_refused() throws InterruptedException {
         SidecarReadWriteLock lock = connect().readWriteLock(key);
         lock.readLock().lock();
-        assertThrows(UpgradeException.class, lock.writeLock()::lock);
-        assertThrows(UpgradeException.class, lock.writeLock()::tryLock);
-        assertThrows(UpgradeException.class, lock.writeLock()::lockInterruptibly);
+        Until.refused(Code.UPGRADE, lock.writeLock()::lock);
+        Until.refused(Code.UPGRADE, lock.writeLock()::tryLock);
+        Until.refused(Code.UPGRADE, lock.writeLock()::lockInterruptibly);
         assertTrue(lock.readLock().isHeldByOwner());
         lock.readLock().unlock();
         lock.writeLock().lock();
@@ -125,8 +126,8 @@ class ReadWriteTest extends OnDaemon {
                 try {
                     lock.writeLock().lock();
                     return true;
-                } catch (UpgradeException e) {
-                    return false;
+                } catch (NotAcquiredException e) {
+                    return e.code() != Code.UPGRADE;
                 }
             });
             lock.readLock().lock();

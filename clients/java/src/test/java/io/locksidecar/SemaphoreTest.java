@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -59,7 +60,7 @@ class SemaphoreTest extends OnDaemon {
         assertTrue(one.remaining().compareTo(Duration.ZERO) > 0);
         assertTrue(one.remaining().compareTo(Duration.ofSeconds(30)) <= 0);
         one.extend();
-        assertThrows(InvalidException.class, one::downgrade);
+        Until.refused(Code.INVALID, one::downgrade);
         assertTrue(one.isValid());
         one.close();
         assertFalse(one.isValid());
@@ -248,15 +249,15 @@ class SemaphoreTest extends OnDaemon {
     void what_cannot_be_is_refused_at_once() {
         Sidecar client = connect();
         for (int permits : new int[] {0, -1, 10_001, Integer.MIN_VALUE, Integer.MAX_VALUE}) {
-            InvalidException e = assertThrows(InvalidException.class, () -> client.semaphore(key, permits));
+            LockException e = Until.refused(Code.INVALID, () -> client.semaphore(key, permits));
             assertTrue(e.getMessage().contains(String.valueOf(permits)), e.getMessage());
         }
-        assertThrows(InvalidException.class, () -> client.semaphore("", 1));
+        Until.refused(Code.INVALID, () -> client.semaphore("", 1));
         assertThrows(NullPointerException.class, () -> client.semaphore(null, 1));
         assertThrows(NullPointerException.class, () -> client.semaphore(key, 1, null));
         assertThrows(IllegalArgumentException.class, () -> client.semaphore(key, 1, LockOptions.defaults().shared()));
         SidecarSemaphore tooLong = client.semaphore(key, 1, LockOptions.defaults().ttl(Duration.ofDays(100)));
-        assertThrows(InvalidException.class, tooLong::tryAcquire);
+        Until.refused(Code.INVALID, tooLong::tryAcquire);
         assertThrows(NullPointerException.class, () -> tooLong.tryAcquire(null));
     }
 

@@ -1,12 +1,17 @@
 package io.locksidecar;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import org.junit.jupiter.api.function.Executable;
 
 /** The waits of tests: for a condition, within a bound that even a busy machine keeps. */
 final class Until {
@@ -26,6 +31,18 @@ final class Until {
         } catch (Exception e) {
             throw new AssertionError(what, e);
         }
+    }
+
+    /** Checks that a call throws an exception with this code. */
+    static LockException refused(Code code, Executable call) {
+        return failed(code, assertThrows(LockException.class, call));
+    }
+
+    /** Checks that an exception has this code. */
+    static LockException failed(Code code, Throwable thrown) {
+        LockException e = assertInstanceOf(LockException.class, thrown);
+        assertEquals(code, e.code(), e::toString);
+        return e;
     }
 
     /** Runs a task in a thread of its own. */

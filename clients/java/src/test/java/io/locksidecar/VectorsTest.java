@@ -5,11 +5,10 @@ import static io.locksidecar.Until.running;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
-import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotNull;
-import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
 import java.io.IOException;
 import java.io.UncheckedIOException;
@@ -17,6 +16,7 @@ import java.lang.reflect.Field;
 import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HexFormat;
@@ -135,8 +135,9 @@ class VectorsTest extends OnPeer {
         } else {
             Keys keys = mode == 2 ? Keys.permit(key, ((Long) v.fields.get("permits")).intValue()) : Keys.of(key);
             long[] n = Stream.of("owner", "wait", "ttl", "flags").mapToLong(f -> (Long) v.fields.get(f)).toArray();
-            new Acquire(
-                    client.link(), new Acquire.Terms(keys, n[0], mode == 1, n[1], n[2], n[3], null, null), () -> { }).start();
+            LockOptions options = mode == 1 ? LockOptions.defaults().shared() : LockOptions.defaults();
+            options = n[2] == 0 ? options : options.ttl(Duration.ofMillis(n[2]));
+            Acquire.of(client.link(), keys, n[3] == 0 ? options : options.fixed(), n[1], "test", n[0]).start();
         }
         assertArrayEquals(v.frame, peer.frame());
     }
@@ -189,7 +190,7 @@ class VectorsTest extends OnPeer {
         }
         Conn conn = conn();
         peer.raw(v.frame);
-        assertInstanceOf(ProtocolException.class, call.thrown());
+        Until.failed(Code.BAD_FRAME, call.thrown());
         assertNotNull(conn.dead);
         assertFalse(lock.isHeldByOwner());
     }
@@ -209,8 +210,8 @@ class VectorsTest extends OnPeer {
             try {
                 Msgpack.skip(b, 1, 0);
                 Values.get(ByteBuffer.wrap(bytes, 4, b.position() - 4));
-            } catch (ProtocolException e) {
-                // refused
+            } catch (LockException e) {
+                assertEquals(Code.BAD_FRAME, e.code()); // refused
             }
         }
     }
@@ -224,7 +225,7 @@ class VectorsTest extends OnPeer {
             if (depth <= 8) {
                 Msgpack.skip(b, 1, 0);
             } else {
-                assertThrows(ProtocolException.class, () -> Msgpack.skip(b, 1, 0));
+                Until.refused(Code.BAD_FRAME, () -> Msgpack.skip(b, 1, 0));
             }
         }
     }
@@ -244,7 +245,7 @@ class VectorsTest extends OnPeer {
             }
         }
         Map<String, Integer> codes = new TreeMap<>(Map.of("ok", Codes.OK));
-        Codes.FAILURES.forEach((code, failure) -> codes.put(failure.name(), code));
+        Stream.of(Code.values()).filter(c -> c.number >= 0).forEach(c -> codes.put(c.toString(), c.number));
         assertEquals(sections.get("Codes of replies"), codes);
         assertEquals(
                 sections.get("Reasons of lost"),

@@ -75,7 +75,6 @@ final class Worker {
 
     /** Returns the result of a request, as one word. */
     static String word(LockException e) {
-        String name = e.getClass().getSimpleName();
-        return name.substring(0, name.length() - "Exception".length());
+        return e.code().toString();
     }
 }
