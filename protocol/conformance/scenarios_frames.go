@@ -639,7 +639,7 @@ func unknownPushes(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	q, fence := f.hold(want{key: "k"}, f.grant(3))
-	for _, event := range []int{0, 1, 63, 68, 255} {
+	for _, event := range []int{0, 1, 63, 100, 255} {
 		q.c.send(frame(event, 0))
 		q.c.send(frame(append(list{event, 0, "k", q.Owner, 3, 1}, appended(1)...)...))
 	}

@@ -48,7 +48,7 @@ final class Codes {
     static final int DETACHED = 8;
     /** Flag of a release: end the hold even if it is to be kept for longer. */
     static final int NOW = 16;
-    /** The id of all quiet releases. It is that of hello, which was answered. */
+    /** The id of all quiet releases: the id of hello, which was answered. */
     static final long QUIET_ID = 1;
 
     /** Flag of an inspect: name the holders. */

@@ -4,10 +4,9 @@
  *
  * <p>{@link io.locksidecar.Sidecar} is the client. It makes {@link io.locksidecar.SidecarLock}, a {@link
  * java.util.concurrent.locks.Lock} that belongs to a thread and its handle, or to a named {@link io.locksidecar.Owner}; {@link
- * io.locksidecar.SidecarReadWriteLock}; and {@link io.locksidecar.Lease}, which is closed rather than unlocked, belongs
- * to no thread and can be had without blocking. {@link io.locksidecar.Leases} are of many keys at once, all or none,
- * and an {@link io.locksidecar.Election} is about who leads. A {@link io.locksidecar.SidecarSemaphore} lets in so many
- * at once.
+ * io.locksidecar.SidecarReadWriteLock}; and {@link io.locksidecar.Lease}, which is closed instead of unlocked, belongs
+ * to no thread, can be acquired without blocking, and can cover several keys. An {@link io.locksidecar.Election} elects a
+ * leader. A {@link io.locksidecar.SidecarSemaphore} has a number of permits.
  *
  * <h2>How long a lock is held</h2>
  *
@@ -47,44 +46,11 @@
  *
  * <h2>Errors</h2>
  *
- * <p>All are unchecked {@link io.locksidecar.LockException}s, but for the {@link
- * java.lang.IllegalMonitorStateException} of an {@code unlock()} by somebody who does not hold the lock. An acquire that
- * throws has acquired nothing. They have the names that they have in the Python client:
- *
- * <table>
- * <caption>Codes and exceptions</caption>
- * <tr><th>code of the protocol</th><th>here</th><th>in Python</th><th>when</th></tr>
- * <tr><td>busy, timeout</td><td>{@code false}, or {@link io.locksidecar.NotAcquiredException}</td>
- *     <td>{@code NotAcquired}</td><td>it is held by somebody else; the wait ran out</td></tr>
- * <tr><td>canceled</td><td>{@link io.locksidecar.CanceledException}</td><td>{@code Canceled}</td>
- *     <td>the wait was withdrawn</td></tr>
- * <tr><td>upgrade</td><td>{@link io.locksidecar.UpgradeException}</td><td>{@code Upgrade}</td>
- *     <td>held shared and asked for exclusively</td></tr>
- * <tr><td>not_held</td><td>{@link io.locksidecar.NotHeldException}</td><td>{@code NotHeld}</td>
- *     <td>this owner does not hold the lock</td></tr>
- * <tr><td>not_held, and the push lost</td><td>{@link io.locksidecar.LostException}</td><td>{@code LostError}</td>
- *     <td>it did, and lost it</td></tr>
- * <tr><td>unavailable</td><td>{@link io.locksidecar.UnavailableException}</td><td>{@code Unavailable}</td>
- *     <td>no answer from the store or the daemon</td></tr>
- * <tr><td>too_slow, and the connection's end</td><td>{@link io.locksidecar.ConnectionLostException}</td>
- *     <td>{@code ConnectionLost}</td><td>the connection has ended, and every hold with it</td></tr>
- * <tr><td>draining</td><td>{@link io.locksidecar.DrainingException}</td><td>{@code Draining}</td>
- *     <td>the daemon is going away</td></tr>
- * <tr><td>unknown</td><td>{@link io.locksidecar.UnconfirmedException}</td><td>{@code Unconfirmed}</td>
- *     <td>released, but the store has not confirmed yet</td></tr>
- * <tr><td>limit, overlong</td><td>{@link io.locksidecar.LimitException}</td><td>{@code Limit}</td>
- *     <td>a limit of the daemon is reached</td></tr>
- * <tr><td>invalid</td><td>{@link io.locksidecar.InvalidException}</td><td>{@code Invalid}</td>
- *     <td>a key, TTL or wait out of range</td></tr>
- * <tr><td>unsupported</td><td>{@link io.locksidecar.UnsupportedException}</td><td>{@code Unsupported}</td>
- *     <td>the daemon or its store cannot do this</td></tr>
- * <tr><td>denied</td><td>{@link io.locksidecar.DeniedException}</td><td>{@code Denied}</td>
- *     <td>this process may not use this lock</td></tr>
- * <tr><td>none</td><td>{@link io.locksidecar.AlreadyHeldException}</td><td>{@code AlreadyHeld}</td>
- *     <td>this thread holds the key through another handle, and would wait for itself</td></tr>
- * <tr><td>bad_frame, bad_version</td><td>{@link io.locksidecar.ProtocolException}</td><td>{@code ProtocolError}</td>
- *     <td>something else than the protocol was spoken, or another version of it</td></tr>
- * </table>
+ * <p>All are unchecked {@link io.locksidecar.LockException}s, except for the {@link java.lang.IllegalMonitorStateException} of
+ * an {@code unlock()} by a thread that does not hold the lock. Each has a {@linkplain io.locksidecar.LockException#code code},
+ * usually the protocol's. An acquire that throws has acquired nothing. {@link io.locksidecar.NotAcquiredException}, {@link
+ * io.locksidecar.NotHeldException} with {@link io.locksidecar.LostException}, and {@link io.locksidecar.UnavailableException}
+ * are for the cases that programs usually handle.
  *
  * <h2>Threads and interrupts</h2>
  *

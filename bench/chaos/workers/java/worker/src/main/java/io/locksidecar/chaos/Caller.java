@@ -1,7 +1,6 @@
 package io.locksidecar.chaos;
 
 import io.locksidecar.Lease;
-import io.locksidecar.Leases;
 import io.locksidecar.LockException;
 import io.locksidecar.LockOptions;
 import io.locksidecar.Owner;
@@ -150,7 +149,7 @@ final class Caller implements Runnable {
         }
         Duration wait = Duration.ofMillis(terms.bound);
         if (terms.keys.size() > 1) {
-            Optional<Leases> several = terms.bound < 0
+            Optional<Lease> several = terms.bound < 0
                     ? Optional.of(worker.sidecar.leaseAll(terms.keys, options))
                     : worker.sidecar.tryLeaseAll(terms.keys, wait, options);
             return several.map(s -> new Held(worker, numbers, null, s)).orElse(null);

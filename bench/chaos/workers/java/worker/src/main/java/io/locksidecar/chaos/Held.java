@@ -1,7 +1,6 @@
 package io.locksidecar.chaos;
 
 import io.locksidecar.Lease;
-import io.locksidecar.Leases;
 import io.locksidecar.LockException;
 import java.util.List;
 
@@ -12,13 +11,13 @@ final class Held {
     private final Worker worker;
     final List<Long> numbers;
     private final Lease one; // or
-    private final Leases several;
+    private final Lease several;
     private long said;
     private String last; // the last check that found it valid, unless it is recorded already
     private long lastAt;
     private boolean gone;
 
-    Held(Worker worker, List<Long> numbers, Lease one, Leases several) {
+    Held(Worker worker, List<Long> numbers, Lease one, Lease several) {
         this.worker = worker;
         this.numbers = numbers;
         this.one = one;
