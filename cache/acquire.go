@@ -53,7 +53,7 @@ func (t *Table) refuseNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 // whyNotQueued returns OK, or why q may not even wait: a limit is reached, or the store is known to
 // be down and this host may not decide alone.
 func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
-	if err := t.mayHold(q.Re.Session, q.NS); err != nil {
+	if err := t.mayHold(q.Re.Session, q.NS, q.Keep); err != nil {
 		return protocol.Limit, err
 	}
 	if err := t.mayWait(q.Re.Session, q.NS); err != nil {
@@ -99,7 +99,7 @@ func (t *Table) answerGranted(h *hold, re Request, out *Effects) {
 
 func (t *Table) grantOf(h *hold, re Request) Message {
 	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Degraded: h.fence == 0,
+		Until: t.valid(h), End: h.end, Degraded: h.fence == 0, Bound: h.bound(),
 		Store: h.l.st.StoreTraits, Heartbeat: h.l.ns.Heartbeat, ShortTTL: h.l.ttl}
 }
 

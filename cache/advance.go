@@ -201,10 +201,10 @@ func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 // renewAtOnce renews l if it must not wait for the renewer. Where the store session keeps l, the
 // renewer does not renew it at all. If the store has just failed, wake is when to try again.
 func (t *Table) renewAtOnce(l *Lease, now int64, out *Effects) (wake int64) {
-	if l.held.rebase || l.held.doubt {
+	if l.held.rebase || l.held.doubt || l.held.unkept {
 		t.renew(l, now, out)
 	}
-	if (l.held.starved || l.held.doubt) && l.held.renewGen == 0 {
+	if (l.held.starved || l.held.doubt || l.held.unkept) && l.held.renewGen == 0 {
 		return l.retryAt
 	}
 	return Forever
@@ -309,8 +309,9 @@ func (t *Table) askKind(l *Lease) OpKind {
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen, l.asked.early = k, t.gen, 0
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.askTTL(l, now),
-		Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen}
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, Floor: t.floor(l), Store: l.st.ID,
+		Ref: l, Gen: t.gen}
+	t.setTTL(&op, now)
 	if k == OpPeek {
 		op.Token = 0
 	}

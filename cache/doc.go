@@ -52,7 +52,7 @@
 // Helpers: timers.go, limits.go, failing.go, list.go, pool.go and coder.go; package heap.
 //
 // One feature each: linger.go, semaphore.go, outage.go, reroute.go, force.go, abandon.go,
-// foundgone.go, floor.go and survey.go.
+// foundgone.go, floor.go, survey.go and detach.go.
 //
 // Reads: scan.go, view.go, holders.go, waits.go, stats.go and inspect.go.
 //

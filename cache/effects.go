@@ -19,13 +19,16 @@ type Session struct {
 	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
+	// Detached is the record of the user's detached holds; nil only in tests that have none.
+	Detached *Session
 	// Ended is set before Shards is read to call EndSession. So no later event gives the session a
 	// hold or a waiter, and EndSession finds what earlier events have given it.
 	Ended atomic.Bool
 	// Shell belongs to the caller. The table never uses it.
 	Shell any
 
-	index []sessionIndex // by shard
+	isDetached bool           // see NewDetached
+	index      []sessionIndex // by shard
 }
 
 type sessionIndex struct {
@@ -84,6 +87,7 @@ type Message struct {
 	Waiters  int32
 	Handoff  bool  // MsgGranted: the lease was on this host
 	Degraded bool  // MsgGranted: by this host alone, without a fence
+	Bound    bool  // MsgGranted: the keep does not outlast the daemon
 	Err      error // MsgFailed: why, for people
 
 	// MsgGranted: the engine derives the keepalive interval from these.
@@ -111,6 +115,9 @@ const (
 	NoticeRefused                        // Code; Took: the wait
 	NoticeReleased                       // Cause; Took: the hold
 	NoticeLost                           // Reason, Released; Took: the hold
+	// NoticeDetached means that the session has given the hold up, which is now detached. Another
+	// notice will report its end. Took is the hold until now.
+	NoticeDetached
 )
 
 // Notice is an event for the log.

@@ -18,6 +18,11 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 		return nil, now
 	}
 	free = t.forceAll(l, fence, now, out, func(h *hold) {
+		if h.detached() { // no client relies on it
+			ended = append(ended, t.describeHold(h))
+			t.lose(h, protocol.LostForced, now, out)
+			return
+		}
 		t.tellLost(h, protocol.LostForced, now, out)
 		t.force(h)
 		ended = append(ended, t.describeHold(h))
@@ -26,12 +31,19 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 }
 
 // Shut ends all holds as Force does, at the end of a drain. The caller has to end their sessions at
-// once, which tells the owners.
+// once, which tells the owners. Holds with a keep that their stores keep without this daemon stay:
+// the end of a session detaches them.
 func (t *Table) Shut(now int64, out *Effects) {
 	for _, l := range t.byToken() {
 		t.forceAll(l, 0, now, out, func(h *hold) {
-			t.countLost(h, protocol.LostShutdown, now, out)
-			t.force(h)
+			switch l := h.l; {
+			case l.st.Keeps > 0 && l.keepOf(h) > now:
+			case h.detached():
+				t.lose(h, protocol.LostShutdown, now, out)
+			default:
+				t.countLost(h, protocol.LostShutdown, now, out)
+				t.force(h)
+			}
 		})
 	}
 }
@@ -65,6 +77,7 @@ func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects,
 func (t *Table) force(h *hold) {
 	l := h.l
 	l.unindexOwner(h)
+	l.dropKeep(h)
 	h.forced, h.end = true, t.valid(h)
 	l.minEnd = min(l.minEnd, h.end)
 	l.held.fence = 0 // as dropHold does

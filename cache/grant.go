@@ -49,7 +49,7 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 // dismissIfOverLimit refuses w, whose turn has come, if it may no longer hold the key. It reports
 // whether it has done so.
 func (t *Table) dismissIfOverLimit(w *waiter, now int64, out *Effects) bool {
-	err := t.mayHold(w.req.Session, w.l.ns)
+	err := t.mayHold(w.req.Session, w.l.ns, w.keep)
 	if err != nil {
 		t.dismiss(w, protocol.Limit, -1, err, now, out)
 	}
@@ -161,6 +161,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 		out.notice(NoticeAcquired, h, now-w.since)
 	}
 	h.setEnd(w, fresh)
+	t.keep(h, w)
 	if l.nHolds == 0 {
 		l.ttl = w.ttl
 	} else {
@@ -187,7 +188,7 @@ func (h *hold) setEnd(w *waiter, fresh bool) {
 	l := h.l
 	if w.fixed {
 		h.end = h.since + w.ttl
-		if fresh && l.st.renews() && l.nHolds == 0 && l.ttl >= w.ttl {
+		if fresh && l.st.renews() && l.nHolds == 0 && l.ttl >= w.ttl && w.keep == 0 {
 			// The lease was requested with this TTL. A hold that ends with it needs no renewal.
 			h.end = min(h.end, l.held.until)
 		}

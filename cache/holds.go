@@ -12,6 +12,8 @@ import "github.com/locksidecar/locksidecar/protocol"
 //	lose     the hold is lost, and its owner is told, unless it was forced before
 //	force    the hold is lost, but keeps the key closed until the stated validity is over
 //
+// detach, in detach.go, only takes the hold from its session.
+//
 // The functions whose names begin with count keep the statistics. countRelease and countLost call
 // countEnd.
 
@@ -127,6 +129,7 @@ func (t *Table) countRelease(h *hold, why Cause, now int64, out *Effects) {
 // dropHold removes h from every list and count except the statistics.
 func (t *Table) dropHold(h *hold) {
 	l, s := h.l, h.s
+	l.dropKeep(h)
 	l.holds.remove(h)
 	l.nHolds--
 	t.holds.remove(h)
@@ -138,6 +141,9 @@ func (t *Table) dropHold(h *hold) {
 	l.held.fence = 0
 	if l.nHolds == 0 {
 		l.minEnd = Forever
+		if l.optional != nil {
+			l.optional.keepLatest = 0
+		}
 	}
 	l.unindexOwner(h)
 	if h.forced {
@@ -176,8 +182,12 @@ func (t *Table) countLost(h *hold, why protocol.Reason, now int64, out *Effects)
 
 func (t *Table) tellLost(h *hold, why protocol.Reason, now int64, out *Effects) {
 	t.countLost(h, why, now, out)
-	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s},
-		Key: h.l.key, Owner: h.owner, Fence: h.fence, Reason: why})
+	out.Messages = append(out.Messages, lostMessage(h, why))
+}
+
+func lostMessage(h *hold, why protocol.Reason) Message {
+	return Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key, Owner: h.owner,
+		Fence: h.fence, Reason: why}
 }
 
 // expire ends the lease with all its holds if its deadline has passed, or else the holds that have

@@ -64,6 +64,9 @@ func (v *invariants) check(t *Table, fences bool) string {
 			if !isPermit {
 				v.any[l.key] = max(v.any[l.key], h.fence)
 			}
+			if h.detached() {
+				continue
+			}
 			id := holdID{h.s.ID, l.key, h.owner, h.fence}
 			if valid[id] = t.valid(h); !h.forced && valid[id] < v.valid[id] {
 				return fmt.Sprintf("%s was valid until %d, and now until %d", l.key, v.valid[id],

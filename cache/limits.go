@@ -19,6 +19,7 @@ type Use struct {
 // Errors that name the limit that was reached.
 var (
 	errSessionHolds   = errors.New("this session has reached its limit of held locks")
+	errDetachedHolds  = errors.New("this user has reached the limit of detached holds")
 	errSessionWaits   = errors.New("this session has reached its limit of waiting requests")
 	errUserHolds      = errors.New("this user has reached the limit of held locks")
 	errUserWaits      = errors.New("this user has reached the limit of waiting requests")
@@ -59,9 +60,12 @@ func (s *Session) addAsks(n int64) {
 	s.User.addAsks(n)
 }
 
-// mayHold returns an error if s may not have one more hold in ns.
-func (t *Table) mayHold(s *Session, ns *Namespace) error {
+// mayHold returns an error if s may not have one more hold in ns, with the keep given. Detached
+// holds have the limit of a session too.
+func (t *Table) mayHold(s *Session, ns *Namespace, keep int64) error {
 	switch {
+	case keep > 0 && s.Detached.Holds.Load() >= t.cfg.MaxHolds:
+		return errDetachedHolds
 	case s.Holds.Load() >= t.cfg.MaxHolds:
 		return errSessionHolds
 	case s.User.holds():

@@ -14,6 +14,8 @@ type StoreTraits struct {
 	Pair bool
 	// Queue means that waiting hosts queue at the store. Otherwise they poll, and more often.
 	Queue bool
+	// Keeps is the longest TTL with which the store keeps a lease without this daemon; 0 if it cannot.
+	Keeps time.Duration
 	// Notice is how late the hint that a held key is contended may be, besides the network delay.
 	Notice time.Duration
 }

@@ -91,14 +91,25 @@ type Op struct {
 	// OpPeek.
 	Token uint64
 	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	Floor uint64        // the highest base known here; a new one is larger
-	Store int           // the store's number; for the caller
+	// Stated is, if not 0, a shorter TTL, from which the deadline follows. TTL is longer then, because
+	// a hold has a keep: see detach.go. For the caller.
+	Stated time.Duration
+	Floor  uint64 // the highest base known here; a new one is larger
+	Store  int    // the store's number; for the caller
 	// Until is for OpRenew: the deadline of the lease. The result is of no use after it.
 	Until int64
 
 	Ref *Lease
 	Gen uint64
 	For *Session // in whose Asks it is counted; nil for none
+}
+
+// stated returns the TTL from which the deadline follows.
+func (op *Op) stated() int64 {
+	if op.Stated != 0 {
+		return int64(op.Stated)
+	}
+	return int64(op.TTL)
 }
 
 // Status is how an Op ended.

@@ -60,6 +60,10 @@ func (t *Table) serveQueueDegraded(l *Lease, now int64, out *Effects) {
 		if t.dismissIfOverLimit(w, now, out) {
 			continue
 		}
+		if w.keep > 0 {
+			t.dismiss(w, protocol.Unsupported, -1, errKeepOutage, now, out)
+			continue
+		}
 		l.extendDegraded(now, w.ttl)
 		t.grant(l, w, now, false, out)
 	}

@@ -19,6 +19,7 @@ type Acquire struct {
 	Wait  int64
 	TTL   int64
 	Fixed bool
+	Keep  int64  // for how long after the grant the key stays closed: see detach.go
 	Limit uint32 // Mode Permit: how many permits the semaphore has, from 1
 	// Draining makes the table refuse everything except re-entry.
 	Draining bool
@@ -32,6 +33,7 @@ type waiter struct {
 	ttl       int64
 	deadline  int64 // of the wait; Forever when it has none
 	since     int64
+	keep      int64
 	inQueue   links[waiter]
 	inSession links[waiter] // in this shard
 	inTable   links[waiter]
@@ -176,6 +178,7 @@ func (w *waiter) code(c *Coder) {
 	Num(c, &w.ttl)
 	Num(c, &w.deadline)
 	Num(c, &w.since)
+	Num(c, &w.keep)
 	Num(c, &w.mode)
 	for _, b := range []*bool{&w.fixed, &w.try, &w.hadToWait} {
 		c.Bool(b)
@@ -187,7 +190,7 @@ func (w *waiter) code(c *Coder) {
 func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	w := t.freeWaits.get()
 	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
-		try: q.Wait == 0, deadline: Forever, since: now,
+		try: q.Wait == 0, deadline: Forever, since: now, keep: q.Keep,
 		hadToWait: l.nHolds > 0 || !l.queue().empty()}
 	if !w.try && q.Wait < Forever-now {
 		w.deadline = now + q.Wait

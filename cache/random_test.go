@@ -31,7 +31,8 @@ type world struct {
 	routing  bool     // the routes have changed, and Reroute has yet to be called
 	no       []uint64 // the session of each store
 	base     []uint64
-	seen     []string // the effects of the last event
+	seen     []string   // the effects of the last event
+	users    []*Session // their detached holds
 }
 
 var randomSeeds = flag.Int("random-seeds", 300, "how many random runs of a table")
@@ -57,6 +58,9 @@ func newWorld(seed uint64) *world {
 				true, true
 		case 3:
 			s.Rebase = true
+		}
+		if w.may(.7) {
+			s.Keeps = time.Duration(5+w.n(10)) * time.Second
 		}
 		w.stores = append(w.stores, s)
 		w.no = append(w.no, 1)
@@ -90,10 +94,31 @@ func newWorld(seed uint64) *world {
 	for _, k := range worldKeys {
 		w.ns[k] = w.spaces[w.n(len(w.spaces))]
 	}
+	w.newUsers()
 	for range 3 {
 		w.open()
 	}
 	return w
+}
+
+func (w *world) newUsers() {
+	w.users = []*Session{NewDetached(1<<40, 1, nil), NewDetached(1<<40+1, 1, nil)}
+}
+
+// newSession makes a session of one of the users.
+func (w *world) newSession(id uint64) {
+	w.sessions[id] = NewSession(id, 1)
+	w.sessions[id].Detached = w.users[id%2]
+}
+
+// sessionOf returns a session, or the record of a user; nil if there is none.
+func (w *world) sessionOf(id uint64) *Session {
+	for _, u := range w.users {
+		if u.ID == id {
+			return u
+		}
+	}
+	return w.sessions[id]
 }
 
 func (w *world) n(n int) int               { return w.rand.IntN(n) }
@@ -103,7 +128,7 @@ func (w *world) route(k string) *Namespace { return w.ns[k] }
 func (w *world) open() {
 	w.id++
 	w.ids = append(w.ids, w.id)
-	w.sessions[w.id] = NewSession(w.id, 1)
+	w.newSession(w.id)
 }
 
 func (w *world) session() *Session { return w.sessions[w.ids[w.n(len(w.ids))]] }
@@ -134,6 +159,9 @@ func (w *world) event() (what string) {
 			Mode: Mode(w.n(3)), TTL: int64(1+w.n(8)) * second,
 			Wait: []int64{0, 0, second, Forever, Forever}[w.n(5)], Fixed: w.may(.2),
 			Limit: uint32(1 + w.n(2))}
+		if w.may(.3) {
+			q.Keep = int64(1+w.n(12)) * second
+		}
 		if q.Mode == 2 {
 			q.Mode = Permit
 		}
@@ -150,12 +178,23 @@ func (w *world) event() (what string) {
 			re = w.re()
 		}
 		q := &Release{Re: re, Key: []byte(h.l.key), Owner: h.owner, Fence: h.fence, All: w.may(.5),
-			Async: w.may(.2)}
+			Async: w.may(.2), Now: w.may(.2)}
+		if h.detached() {
+			if w.may(.7) {
+				return "-"
+			}
+			q.Re = w.re()
+			t.ReleaseDetached(q, w.may(.2), now, out)
+			return fmt.Sprintf("release detached %+v", *q)
+		}
 		t.Release(q, now, out)
 		return fmt.Sprintf("release %+v", *q)
 	case 7:
 		h := w.aHold()
 		if h == nil {
+			return "-"
+		}
+		if h.detached() {
 			return "-"
 		}
 		w.id++
@@ -400,6 +439,9 @@ func (w *world) counts() string {
 		s := w.sessions[id]
 		fmt.Fprintln(&b, "session", id, s.Holds.Load(), s.Waiters.Load(), s.Shards.Load())
 	}
+	for _, s := range w.users {
+		fmt.Fprintln(&b, "detached", s.Holds.Load(), s.Shards.Load())
+	}
 	for _, s := range w.stores {
 		if st := w.tab.record(s); st != nil && (st.users > 0 || st.trip > 0) {
 			fmt.Fprintln(&b, "store", st.users, st.held, st.moved, st.known(7), st.downAt,
@@ -457,13 +499,13 @@ func (x worldLinks) Session(c *Coder, s **Session) {
 	}
 	Num(c, &id)
 	if c.Reading && id != 0 {
-		if *s = x.sessions[id]; *s == nil {
+		if *s = x.sessionOf(id); *s == nil {
 			c.Fail(fmt.Errorf("session %d is not there", id))
 		}
 	}
 }
 
-func (x worldLinks) Lives(s *Session) bool              { return x.sessions[s.ID] != nil }
+func (x worldLinks) Lives(s *Session) bool              { return x.sessionOf(s.ID) != nil }
 func (x worldLinks) InternalReply(*Coder, *Request)     {}
 func (x worldLinks) Class(c *Coder, class *uint16)      { Num(c, class) }
 func (x worldLinks) Classes() []uint16                  { return []uint16{0} }
@@ -480,8 +522,9 @@ func (w *world) again(t *testing.T) *world {
 	}
 	next := *w
 	next.sessions = map[uint64]*Session{}
-	for id, s := range w.sessions {
-		next.sessions[id] = NewSession(s.ID, 1)
+	next.newUsers()
+	for id := range w.sessions {
+		next.newSession(id)
 	}
 	next.tab, next.out, next.ops = New(w.tab.cfg), Effects{}, make([]Op, len(w.ops))
 	next.ids, next.no, next.base = slices.Clone(w.ids), slices.Clone(w.no), slices.Clone(w.base)

@@ -14,6 +14,7 @@ type Release struct {
 	Owner uint64
 	Fence uint64
 	All   bool  // end the hold, whatever its count
+	Now   bool  // end it even if it has a keep
 	Async bool  // answer before the store has confirmed
 	Cause Cause // CauseRelease, or CauseGivenBack
 }
@@ -31,9 +32,16 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		out.released(q.Re, h.count)
 		return
 	}
+	t.giveUp(l, h, q, now, out)
+}
+
+// giveUp ends or detaches h, a hold of l, for q.
+func (t *Table) giveUp(l *Lease, h *hold, q *Release, now int64, out *Effects) {
 	// A hold that a multi-acquire gives back is never late: its client did not get to use it.
 	if q.Cause != CauseRelease || !t.endLate(h, now, out) {
-		t.end(h, q.Cause, now, out)
+		if q.Now || !t.detach(h, now, out) {
+			t.end(h, q.Cause, now, out)
+		}
 	}
 	if l.nHolds == 0 {
 		t.serveQueue(l, now, false, out) // before the answer, because the next holder has waited
@@ -175,7 +183,7 @@ func (t *Table) EndSession(s *Session, limit int, now int64, out *Effects) (left
 	for ; limit > 0 && x.holds.first != nil; limit-- {
 		h := x.holds.first
 		l := h.l
-		if !t.endLate(h, now, out) {
+		if !t.endLate(h, now, out) && !t.detach(h, now, out) {
 			t.end(h, CauseSession, now, out)
 		}
 		t.advance(l, now, out)

@@ -63,15 +63,16 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	if l.held.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
 	}
-	if !l.st.renews() && !l.held.rebase && !l.held.doubt {
+	if !l.st.renews() && !l.held.rebase && !l.held.doubt && !l.held.unkept {
 		return // the session keeps it
 	}
-	l.held.doubt = false
+	l.held.doubt, l.held.unkept = false, false
 	t.gen++
 	l.held.renewGen = t.gen
-	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.held.rebase, Key: l.key,
-		Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l), Until: l.held.until,
-		Store: l.st.ID, Ref: l, Gen: t.gen})
+	op := Op{Kind: OpRenew, Mode: l.mode, Rebase: l.held.rebase, Key: l.key, Token: l.token,
+		Floor: t.floor(l), Until: l.held.until, Store: l.st.ID, Ref: l, Gen: t.gen}
+	t.setTTL(&op, now)
+	out.Ops = append(out.Ops, op)
 }
 
 // track tells the renewer of a change of l. Leases that are held, or will be, are renewed before
@@ -132,9 +133,12 @@ func (t *Table) RenewDue(l *Lease, token uint64, now int64, out *Effects) {
 // extend moves the deadline of l. It never moves it back, because a validity up to it may have been
 // stated.
 func (t *Table) extend(l *Lease, op *Op, sent int64) {
-	if l.st.renews() {
-		l.held.until = max(l.held.until, LeaseDeadline(sent, int64(op.TTL)))
+	if !l.st.renews() {
+		return
 	}
+	l.held.until = max(l.held.until, LeaseDeadline(sent, op.stated()))
+	l.held.kept = max(l.held.kept, LeaseDeadline(sent, int64(op.TTL)))
+	t.useKept(l)
 }
 
 // renewalAnswered takes in the answer to a renewal, if it is still about the lease that is held.
@@ -179,6 +183,7 @@ func (t *Table) renewalAnswered(l *Lease, op *Op, r *Result, sent, now int64, ou
 		st.Unanswered++
 		l.retryAt = now + int64(t.cfg.RetryMin)
 		l.held.doubt = !l.st.renews() // where nothing else would ask again
+		l.held.unkept = l.held.unkept || l.held.doubt && l.keepTTL(now) > 0
 		t.retrack(l, true, out)
 		t.endExtends(l, protocol.Unavailable, r.Err, out)
 	}
@@ -203,7 +208,7 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 		switch {
 		case h == nil || h.fence != x.fence:
 			out.fail(x.req, protocol.NotHeld, nil)
-		case x.ttl > int64(op.TTL): // asked for after this one had been sent
+		case x.ttl > op.stated(): // asked for after this one had been sent
 			x.req.Session.addAsks(1)
 			rest = append(rest, x)
 		default:

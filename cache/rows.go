@@ -80,6 +80,10 @@ func (t *Table) row(l *Lease, now int64) Row {
 // rowHolder makes r show l's holder if it is the newest.
 func (t *Table) rowHolder(r *Row, l *Lease, now int64) {
 	if f := l.newestFence(); r.Holder == nil || f > r.Fence {
-		r.Fence, r.Left, r.Holder = f, t.deadline(l)-now, l.holds.first.s
+		h := l.holds.first
+		r.Fence, r.Left, r.Holder = f, t.deadline(l)-now, h.s
+		if h.detached() {
+			r.Left = h.end - now
+		}
 	}
 }

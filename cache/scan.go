@@ -18,6 +18,7 @@ type Held struct {
 	Waiters      int32 // for the key, on this host
 	Fixed        bool
 	Forced       bool // the hold is lost, but keeps the key closed, until Until at the latest
+	Detached     bool // no client has it; Session is its user's, and it ends at Until
 }
 
 // Waiting describes a waiter.
@@ -59,9 +60,13 @@ func (t *Table) ScanHolds(found []Held, prefix string, room, limit int) (
 
 func (t *Table) describeHold(h *hold) Held {
 	l := h.l
-	return Held{Key: l.key, Mode: h.mode, Session: h.s, Owner: h.owner, Fence: h.fence,
+	v := Held{Key: l.key, Mode: h.mode, Session: h.s, Owner: h.owner, Fence: h.fence,
 		Class: h.class, Since: h.since, Until: t.valid(h), TTL: t.lifetime(l), Waiters: l.queue().n,
-		Fixed: h.end != 0 && !h.forced, Forced: h.forced}
+		Fixed: h.end != 0 && !h.forced, Forced: h.forced, Detached: h.detached()}
+	if v.Detached {
+		v.Until = h.end
+	}
+	return v
 }
 
 // ScanWaiters visits waiters as ScanHolds visits holds.

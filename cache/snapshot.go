@@ -141,7 +141,7 @@ func (m *snapshotCoder) lease(l *Lease) {
 		Num(c, n)
 	}
 	for _, n := range []*int64{&l.held.until, &l.held.since, &l.ttl, &l.maxTTL, &l.retryAt,
-		&l.releasing.endsAt, &l.minEnd, &l.asked.tryUntil} {
+		&l.releasing.endsAt, &l.minEnd, &l.asked.tryUntil, &l.held.kept} {
 		Num(c, n)
 	}
 	Num(c, &l.held.handoff)
@@ -152,7 +152,7 @@ func (m *snapshotCoder) lease(l *Lease) {
 	Num(c, &l.asked.early)
 	for _, b := range []*bool{&l.asked.queued, &l.asked.shortLived, &l.asked.unanswered,
 		&l.releasing.granted, &l.held.contended, &l.held.downgrade, &l.held.rebase, &l.tracked,
-		&l.held.starved, &l.held.doubt, &l.orphan} {
+		&l.held.starved, &l.held.doubt, &l.held.unkept, &l.orphan} {
 		c.Bool(b)
 	}
 	m.x.Lease(c, l, l.st.StoreTraits)
@@ -228,7 +228,8 @@ func (m *snapshotCoder) optional(l *Lease) {
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
 	})
-	times := []*int64{&r.failSince, &r.contendedAt, &r.degradedUntil, &r.idleUntil, &r.silentFrom}
+	times := []*int64{&r.failSince, &r.contendedAt, &r.degradedUntil, &r.idleUntil, &r.silentFrom,
+		&r.keepLatest}
 	for _, n := range times {
 		Num(m.Coder, n)
 	}
@@ -303,6 +304,11 @@ func (m *snapshotCoder) hold(h *hold) {
 	Num(c, &h.mode)
 	c.Bool(&h.forced)
 	m.x.Class(c, &h.class)
+	keep := h.l.keepOf(h)
+	Num(c, &keep)
+	if m.Reading && keep != 0 {
+		h.l.setKeep(h, keep)
+	}
 }
 
 // last writes or reads the hold of l that was released last. The reader keeps it if its session
@@ -387,6 +393,7 @@ func (t *Table) SnapshotOp(c *Coder, op *Op) {
 	c.String(&op.Key)
 	Num(c, &op.Token)
 	Num(c, &op.TTL)
+	Num(c, &op.Stated)
 	Num(c, &op.Floor)
 	Num(c, &op.Until)
 	Num(c, &op.Gen)

@@ -82,14 +82,14 @@ func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Sil
 		case now < max(due, spared-lead):
 			is.Again = min(is.Again, max(due, spared-lead))
 			is.Until = min(is.Until, max(due, spared))
-		case now < spared:
+		case now < spared && l.keepOf(h) < spared:
 			t.tellLost(h, protocol.LostSilent, now, out)
 			t.force(h)
 			h.end = min(h.end, spared)
 			l.minEnd = min(l.minEnd, h.end)
 			freed = append(freed, l)
 		default:
-			t.lose(h, protocol.LostSilent, now, out)
+			t.loseSilent(h, now, out)
 			freed = append(freed, l)
 		}
 	}

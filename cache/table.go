@@ -136,6 +136,7 @@ type heldFields struct {
 	fence     uint64 // of the present phase of holding; 0 if it has none yet
 	until     int64  // the deadline; Forever on session stores. Never goes back
 	since     int64  // when the lease was granted
+	kept      int64  // until then the store keeps the lease; at least until, if not 0
 	renewGen  uint64 // of the op in the renewal lane; 0 for none
 	handoff   int16  // handoff number of the newest fence; -1 before the first
 	contended bool   // another host waits
@@ -143,6 +144,7 @@ type heldFields struct {
 	rebase    bool   // a new base has to be fetched
 	starved   bool   // the next handoff waits for a renewal
 	doubt     bool   // the store may have removed the lease: a renewal will tell
+	unkept    bool   // the store has to be told of a keep, by a renewal
 }
 
 // releasingFields belong to stateReleasing and stateClosed.
@@ -166,6 +168,8 @@ type optionalFields struct {
 	peeks         []Request
 	extends       []extend
 	byOwner       map[ownerKey]*hold // once there are many holds
+	keeps         map[*hold]int64    // until when holds keep the key closed: see detach.go
+	keepLatest    int64              // the latest end of a keep since the first of the holds
 	failSince     int64              // the time of the first failure since the last success
 	fails         int
 	err           error // the last failure
@@ -338,17 +342,24 @@ func (t *Table) valid(h *hold) int64 {
 	return d
 }
 
-// askTTL returns the TTL of the next op of l, and records it in maxTTL. The TTL is never so short
-// that the lease would end before the validity that has been stated.
+// askTTL returns the TTL of the next op of l, without keeps. The TTL is never so short that the
+// lease would end before the validity that has been stated.
 func (t *Table) askTTL(l *Lease, now int64) time.Duration {
 	ttl := l.ttl
 	if l.state == stateHeld && l.st.renews() {
-		// This is the inverse of LeaseDeadline.
-		stated := (l.held.until-now+int64(2*time.Millisecond))*100/99 + 1
-		ttl = max(ttl, stated)
+		ttl = max(ttl, ttlUntil(l.held.until, now))
 	}
-	l.maxTTL = max(l.maxTTL, ttl)
 	return time.Duration(ttl)
+}
+
+// setTTL sets the TTL of op, the next op of its lease, and records it in maxTTL.
+func (t *Table) setTTL(op *Op, now int64) {
+	l := op.Ref
+	op.TTL = t.askTTL(l, now)
+	if keep := time.Duration(l.keepTTL(now)); keep > op.TTL {
+		op.TTL, op.Stated = keep, op.TTL
+	}
+	l.maxTTL = max(l.maxTTL, int64(op.TTL))
 }
 
 // sorted returns every lease in order. Advancing one permit of a semaphore may drop others of the

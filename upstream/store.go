@@ -91,6 +91,9 @@ type Info struct {
 	Floors bool
 	// Pair means that a lease exists in two stores. If one loses it, the other may still have it.
 	Pair bool
+	// Keeps is the longest TTL with which a lease lasts after the daemon has ended; 0 if leases end
+	// with the daemon. A renewal may ask for it: see cache.Op.Stated.
+	Keeps time.Duration
 	// Notice bounds the delay of the hint that a held key is contended, besides the network's.
 	Notice time.Duration
 }

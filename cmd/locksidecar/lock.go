@@ -31,6 +31,7 @@ type lockOptions struct {
 	shared    bool
 	permits   uint32 // of the semaphore; 0 for a lock
 	ttl       time.Duration
+	keep      time.Duration
 	conflict  int
 	killAfter time.Duration
 	onLost    string
@@ -62,7 +63,8 @@ ignored, because it is meant for the daemon. The environment of CMD has
                        traces adds the wait for the lock to that trace
 
 The lock is released as soon as CMD itself has ended, even if processes that it
-started continue. If the lock is lost while CMD runs (the store or the daemon failed
+started continue. With --keep it stays taken for at least that time from when it was
+acquired; 'locksidecar unlock --fence' releases it earlier. If the lock is lost while CMD runs (the store or the daemon failed
 for too long, or an operator took it away), --on-lost decides what happens:
 
   term   SIGTERM to the whole process group, SIGKILL after --kill-after; exit 79
@@ -82,6 +84,9 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
 
   # wait for at most a minute; readers share the lock
   locksidecar lock -w 1m -s catalogue -- ./export.sh
+
+  # once on all hosts, even if it ends before the last of them begins; in a crontab
+  locksidecar lock -n -E 0 --keep 10m nightly-report -- ./report.sh
 
   # at most four of them at a time, on all hosts together
   locksidecar lock -c 4 thumbnails -- ./render.sh
@@ -127,6 +132,9 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.Var(durationFlag(&o.ttl), "ttl", "`length` of the lease, which is renewed while CMD runs; "+
 		"after a crash of this host the lock stays taken for that time (default: the daemon's)")
 	f.Lookup("ttl").DefValue = ""
+	f.Var(durationFlag(&o.keep), "keep", "`time` after it was acquired for which the lock stays "+
+		"taken, even if CMD ends earlier")
+	f.Lookup("keep").DefValue = ""
 	f.VarP(&parsedFlag[int]{&o.conflict, "int", parseExitCode}, "conflict-exit-code", "E",
 		"exit `code` if the lock was not acquired")
 	f.Var(durationFlag(&o.killAfter), "kill-after",
@@ -177,6 +185,12 @@ func (o *lockOptions) checkFlags(cmd *cobra.Command) error {
 	case o.permits > 0 && len(o.keys) > 1:
 		return usage("-c takes one key: permits of several semaphores are not acquired at once")
 	}
+	switch {
+	case o.keep > 0 && len(o.keys) > 1:
+		return usage("--keep takes one key")
+	case o.keep > protocol.MaxTTL*time.Millisecond:
+		return usage("--keep %v: a day at most", o.keep)
+	}
 	switch o.onLost {
 	case lostTerm, lostKill, lostWarn:
 	default:
@@ -193,7 +207,7 @@ func (o *lockOptions) checkFlags(cmd *cobra.Command) error {
 
 // acquireArgs returns the arguments of the acquire.
 func (o *lockOptions) acquireArgs() client.AcquireArgs {
-	a := client.AcquireArgs{Owner: 1, Wait: o.wait, TTL: o.ttl, Permits: o.permits}
+	a := client.AcquireArgs{Owner: 1, Wait: o.wait, TTL: o.ttl, Permits: o.permits, Keep: o.keep}
 	if o.noWait {
 		a.Wait = 0
 	}

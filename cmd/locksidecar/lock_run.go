@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -134,6 +135,10 @@ func (j *job) ask(ctx context.Context) (err error) {
 		j.holds, err = j.client.LockMany(ctx, j.keys, args)
 	}
 	if err == nil {
+		if j.holds[0].Grant().Flags&protocol.GrantBound != 0 {
+			j.say("the store does not keep this lock if the daemon ends: --keep lasts at most as long as " +
+				"the daemon")
+		}
 		return nil
 	}
 	defer func() { // not earlier, because notAcquired asks for the holders

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"iter"
 	"strconv"
 	"strings"
@@ -24,6 +25,9 @@ type lockRow struct {
 	Session uint64 `json:"session,omitempty"`
 	PID     uint64 `json:"pid,omitempty"`
 	Client  string `json:"client,omitempty"`
+	// Detached means that no session has the hold, which ends in LeftMS. UID is its user's.
+	Detached bool   `json:"detached,omitempty"`
+	UID      *int64 `json:"uid,omitempty"`
 }
 
 func newLockRow(r *protocol.Row) lockRow {
@@ -34,6 +38,9 @@ func newLockRow(r *protocol.Row) lockRow {
 	}
 	if r.Left >= 0 {
 		l.LeftMS = &r.Left
+	}
+	if l.Detached = r.Detached; r.Detached {
+		l.UID = &r.UID
 	}
 	return l
 }
@@ -61,7 +68,7 @@ docs/operate/stores.md describes how to remove one by hand.
 
 LEFT is the time until the lease in the store ends unless it is renewed. The daemon
 renews it while the lock is held. If there are several holders, CLIENT, PID and SESSION
-describe one of them.`,
+describe one of them. A detached hold (lock --keep) has neither, and LEFT is its end.`,
 		Example: `  locksidecar locks
   locksidecar locks order:
   locksidecar locks --store order:
@@ -115,8 +122,12 @@ func lockCells(r *lockRow) []any {
 	if r.Holders == 0 {
 		mode = ""
 	}
+	client := r.Client
+	if r.Detached {
+		client = fmt.Sprintf("(detached, user %d)", *r.UID)
+	}
 	return []any{r.Key, mode, r.Holders, r.Waiters, r.Fence, leftOrDash(r.LeftMS),
-		top.UnlessZero(r.PID), top.UnlessZero(r.Session), r.Client}
+		top.UnlessZero(r.PID), top.UnlessZero(r.Session), client}
 }
 
 func leftOrDash(ms *int64) string {

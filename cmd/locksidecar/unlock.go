@@ -14,6 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
 	"github.com/locksidecar/locksidecar/daemon/admin"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -27,7 +28,11 @@ type unlockOptions struct {
 	key            string
 }
 
-const unlockLong = `Take the lock KEY away from all its holders on this host. They are told that it is
+const unlockLong = `With --fence and without --force, release the detached hold of KEY with that fence:
+'lock --keep' has ended, and its time is not over. It must be one of your own; root may
+release any.
+
+With --force, take the lock KEY away from all its holders on this host. They are told that it is
 lost, and the log names the user of this command. Only root and the daemon's own user
 may do that.
 
@@ -52,12 +57,14 @@ docs/operate/stores.md describes how to remove one that is left behind.`
 func (m *Main) unlockCommand() *cobra.Command {
 	o := &unlockOptions{}
 	cmd := &cobra.Command{
-		Use:   "unlock --force [flags] KEY",
-		Short: "Take a lock away from its holder by force",
+		Use:   "unlock {--force | --fence F} [flags] KEY",
+		Short: "Take a lock away from its holder by force, or release a detached hold",
 		Long:  unlockLong,
 		Example: `  locksidecar unlock --force nightly-report
   # only if the holder has not changed
   locksidecar unlock --force --fence 1838349100376782848 nightly-report
+  # the report is to run again, although its --keep is not over
+  locksidecar unlock --fence 1838349100376782848 nightly-report
   locksidecar unlock --force -o json nightly-report | jq .free_in_ms`,
 		DisableFlagsInUseLine: true,
 		Args:                  o.args,
@@ -69,7 +76,7 @@ func (m *Main) unlockCommand() *cobra.Command {
 	socketFlag(cmd, &o.socket)
 	outputFlag(cmd, &o.output, "text", "json")
 	f := cmd.Flags()
-	f.BoolVar(&o.force, "force", false, "required: without it nothing is done")
+	f.BoolVar(&o.force, "force", false, "take the lock away from its holders")
 	f.BoolVar(&o.semaphore, "semaphore", false, "all permits of the semaphore KEY, not the lock")
 	f.Var(&parsedFlag[uint64]{&o.fence, "fence", parseFence}, "fence",
 		"only the hold with this `fence`")
@@ -80,7 +87,7 @@ func (o *unlockOptions) args(_ *cobra.Command, args []string) (err error) {
 	if o.key, err = oneKey(args); err != nil {
 		return err
 	}
-	if !o.force {
+	if !o.force && o.fence == 0 {
 		return exit(exitUsage, `nothing was done.
 This takes %[1]s away from a process that may be relying on it, and grants it to the
 next. It is better to end that process ('locksidecar locks %[1]s' shows its PID), which
@@ -94,6 +101,9 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	socket, err := m.clientSocket(o.socket)
 	if err != nil {
 		return err
+	}
+	if !o.force {
+		return m.unlockDetached(ctx, o, socket)
 	}
 	form := url.Values{"key": {o.key}, "mode": {"lock"}}
 	if o.semaphore {
@@ -112,6 +122,30 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 		return err
 	}
 	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
+}
+
+// unlockDetached releases a detached hold.
+func (m *Main) unlockDetached(ctx context.Context, o *unlockOptions, socket string) error {
+	c, err := dial(ctx, socket, client.Options{Name: "locksidecar unlock"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	key := terminal.Clean(o.key)
+	switch err := c.ReleaseDetached(ctx, o.key, o.fence); {
+	case errors.Is(err, client.ErrNotHeld):
+		return exit(exitNotHeld, "%s has no detached hold with fence %d on this host; "+
+			"'locksidecar who %s' names its holder", key, o.fence, o.named(o.semaphore))
+	case err != nil:
+		return clientExit(err, socket)
+	}
+	u := admin.Unlocked{Released: 1, Holds: []engine.ViewHold{}}
+	return m.printed(o.output, u, func(w io.Writer) error {
+		_, err := fmt.Fprintf(w, "%s: the detached hold is released\n", key)
+		return err
+	})
 }
 
 // advice says what to do if the key is not held on this host. A semaphore of the same name may have

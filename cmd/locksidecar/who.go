@@ -151,6 +151,8 @@ func inspected(semaphore bool) protocol.Mode {
 func describe(h *protocol.Holder) string {
 	s := terminal.Clean(h.String())
 	switch {
+	case h.Kind == protocol.HolderHere && h.Session == 0 && h.Fence != 0:
+		s += " on this host, without a session"
 	case h.Kind == protocol.HolderHere && h.Session == 0:
 		s += ", but by none of its clients: the lease is kept for the next one, or is being released"
 	case h.Kind == protocol.HolderHere:
@@ -170,7 +172,10 @@ func describe(h *protocol.Holder) string {
 	if h.Fence != 0 {
 		s += fmt.Sprintf(", fence %d", h.Fence)
 	}
-	if h.Left >= 0 {
+	switch {
+	case h.Left >= 0 && h.Kind == protocol.HolderHere && h.Session == 0 && h.Fence != 0:
+		s += "; it ends by itself in " + top.Short(h.Left)
+	case h.Left >= 0:
 		s += "; its lease ends in " + top.Short(h.Left) + " unless it is renewed"
 	}
 	return s

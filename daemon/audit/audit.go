@@ -169,8 +169,12 @@ func (l *Log) writeLosses(ls []loss) {
 
 func inMillis(nanos int64) float64 { return float64(nanos) / float64(time.Millisecond) }
 
-// sessionFields appends the fields of a log line that identify a session.
+// sessionFields appends the fields of a log line that identify a session. Of a detached hold only
+// the user is known.
 func sessionFields(s *engine.Session, f ...zap.Field) []zap.Field {
+	if s.Detached() {
+		return append(f, zap.Int("uid", s.Peer().UID))
+	}
 	f = append(f, zap.Uint64("session", s.ID()), zap.Int("pid", s.Peer().PID))
 	if c, greeted := s.Client(); greeted {
 		f = append(f, zap.String("client", c))

@@ -26,6 +26,7 @@ var noticeText = [...]struct{ begin, took string }{
 	cache.NoticeAcquired: {`","msg":"acquired","key":`, `,"event":"acquired","wait_ms":`},
 	cache.NoticeRefused:  {`","msg":"refused","key":`, `,"event":"refused","wait_ms":`},
 	cache.NoticeReleased: {`","msg":"released","key":`, `,"event":"released","hold_ms":`},
+	cache.NoticeDetached: {`","msg":"detached","key":`, `,"event":"detached","hold_ms":`},
 }
 
 // modeText has the field of each mode, and the name of the owner's field, which follows it.
@@ -91,11 +92,16 @@ func (w *lineWriter) who(s *engine.Session) {
 		return
 	}
 	own := lineWriter{}
-	own.text(`,"session":`)
-	own.number(s.ID())
-	own.text(`,"pid":`)
-	own.b = strconv.AppendInt(own.b, int64(s.Peer().PID), 10)
 	name, greeted := s.Client()
+	if s.Detached() {
+		own.text(`,"uid":`)
+		own.b = strconv.AppendInt(own.b, int64(s.Peer().UID), 10)
+	} else {
+		own.text(`,"session":`)
+		own.number(s.ID())
+		own.text(`,"pid":`)
+		own.b = strconv.AppendInt(own.b, int64(s.Peer().PID), 10)
+	}
 	if greeted {
 		own.text(`,"client":`)
 		own.quoted(name)

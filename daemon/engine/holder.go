@@ -99,6 +99,9 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 	if h.Forced {
 		one.Note = "unlocked by force"
 	}
+	if h.Detached {
+		one.Note = "detached"
+	}
 	return one
 }
 

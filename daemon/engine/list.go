@@ -50,6 +50,9 @@ func wireRow(r *cache.Row) protocol.Row {
 	if r.Holder != nil {
 		who := WhoIs(r.Holder)
 		w.Session, w.PID, w.Client = who.Session, uint64(max(0, who.PID)), who.Client
+		if w.Detached = who.Session == 0; w.Detached {
+			w.UID = int64(who.UID)
+		}
 	}
 	return w
 }

@@ -219,7 +219,11 @@ func (s *Session) noteRefused(n cache.Notice, a *followUp) {
 func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	sh, rt := s.engine.lockKey(q.Key)
 	ttl, wait := rt.terms(q)
-	if code, err := rt.checkAcquire(&s.peer, q.Mode, ttl); code != protocol.OK {
+	code, err := rt.checkAcquire(&s.peer, q.Mode, ttl)
+	if code == protocol.OK {
+		code, err = rt.checkKeep(q, ttl)
+	}
+	if code != protocol.OK {
 		sh.mu.Unlock()
 		s.refuseAcquire(rt, q, q.Key, code, err, now, a)
 		return
@@ -227,7 +231,8 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	s.beginSpan(rt, q, q.Key, now) // for tracing
 	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: rt.policy, Key: q.Key, Owner: q.Owner,
 		Mode: q.Mode, Limit: uint32(q.Permits), Wait: wait, TTL: ttl,
-		Fixed: q.Flags&protocol.FlagFixed != 0, Draining: s.engine.draining.Load()}, now, &sh.out)
+		Fixed: q.Flags&protocol.FlagFixed != 0, Keep: int64(q.Keep) * int64(time.Millisecond),
+		Draining: s.engine.draining.Load()}, now, &sh.out)
 	s.engine.carryOutAndUnlock(sh, now, a)
 }
 
@@ -258,9 +263,14 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	}
 	switch q.Op {
 	case protocol.OpRelease:
-		sh.table.Release(&cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
-			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0},
-			now, &sh.out)
+		r := cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
+			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0,
+			Now: q.Flags&protocol.FlagNow != 0}
+		if q.Flags&protocol.FlagDetached != 0 {
+			sh.table.ReleaseDetached(&r, s.peer.UID == 0, now, &sh.out)
+		} else {
+			sh.table.Release(&r, now, &sh.out)
+		}
 	case protocol.OpRenew:
 		sh.table.Renew(&cache.Renew{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
 			TTL: int64(ttl)}, now, &sh.out)
@@ -312,6 +322,21 @@ func (rt *route) checkTTL(ttl time.Duration) (protocol.Code, error) {
 	case ttl > rt.MaxTTL:
 		return protocol.Invalid,
 			fmt.Errorf("ttl of %v is longer than the limit of %v", ttl, rt.MaxTTL)
+	}
+	return protocol.OK, nil
+}
+
+// checkKeep reports whether an acquire with this TTL may have its keep.
+func (rt *route) checkKeep(q *protocol.Request, ttl int64) (protocol.Code, error) {
+	keep, limit, of := time.Duration(q.Keep)*time.Millisecond, rt.MaxTTL, "limit"
+	if rt.MaxHold > 0 && rt.MaxHold < limit {
+		limit, of = rt.MaxHold, "longest hold"
+	}
+	if q.Flags&protocol.FlagFixed != 0 && time.Duration(ttl) < limit {
+		limit, of = time.Duration(ttl), "ttl of a fixed hold"
+	}
+	if keep > limit {
+		return protocol.Invalid, fmt.Errorf("keep of %v is longer than the %s of %v", keep, of, limit)
 	}
 	return protocol.OK, nil
 }

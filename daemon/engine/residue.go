@@ -50,6 +50,7 @@ func (e *Engine) Residue() Residue {
 	for _, u := range e.users {
 		l.Asks += int(u.use.Asks.Load())
 		l.Unaccounted += int(u.use.Holds.Load() + u.use.Waiters.Load())
+		l.Unaccounted -= int(u.detached.core.Holds.Load())
 	}
 	for _, s := range e.sessions {
 		l.Unaccounted -= int(s.core.Holds.Load() + s.core.Waiters.Load())

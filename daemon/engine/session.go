@@ -124,6 +124,9 @@ func (s *Session) EndDelay() {
 	s.delayed.Store(false)
 }
 
+// Detached reports whether s is no client's session, but has the detached holds of a user.
+func (s *Session) Detached() bool { return s.core.ID&detachedID != 0 }
+
 // Ended reports whether End has been called.
 func (s *Session) Ended() bool { return s.ended.Load() }
 
@@ -334,6 +337,9 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		Left: uint64(max(0, m.Until-now) / int64(time.Millisecond)), Count: uint64(m.Count)}
 	if m.Degraded {
 		g.Flags |= protocol.GrantDegraded
+	}
+	if m.Bound {
+		g.Flags |= protocol.GrantBound
 	}
 	if m.End != 0 {
 		g.End = uint64(m.End / int64(time.Millisecond))

@@ -27,6 +27,22 @@ func (m *snapshotCoder) sessionTable() {
 		m.byID[id] = *s
 		m.session(*s)
 	})
+	m.detached()
+}
+
+// detached writes or reads which users have detached holds.
+func (m *snapshotCoder) detached() {
+	m.e.mu.Lock()
+	defer m.e.mu.Unlock()
+	var uids []int
+	if !m.Reading {
+		uids = m.e.users.withDetached()
+	}
+	cache.List(m.Coder, &uids, func(uid *int) {
+		cache.Num(m.Coder, uid)
+		s := m.e.user(*uid).detached
+		m.byID[s.core.ID] = s
+	})
 }
 
 func (m *snapshotCoder) session(s *Session) {

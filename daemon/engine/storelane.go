@@ -121,7 +121,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	sl := &StoreLane{info: info, inline: inline,
 		core: &cache.StoreTraits{ID: id, Session: info.Session > 0, SessionTTL: info.Session,
 			TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
-			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
+			Pair: info.Pair, Queue: info.Queue, Keeps: info.Keeps, Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
 		ends:     upstream.NewLane(set.InFlight, set.BatchSize),

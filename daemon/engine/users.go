@@ -2,6 +2,7 @@ package engine
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
 )
@@ -27,9 +28,10 @@ type UserLimits struct {
 // userUse counts the resources used by one user's sessions. All users that are unknown, or that the
 // daemon's user namespace does not map, count as one.
 type userUse struct {
-	use   cache.Use
-	pace  pace
-	conns int
+	use      cache.Use
+	pace     pace
+	conns    int
+	detached *Session // has the user's detached holds; it is not among Engine.sessions
 }
 
 // users holds the known users by uid. It is guarded by Engine.mu.
@@ -42,28 +44,55 @@ func (us users) conns(uid int) int {
 	return 0
 }
 
-// leave ends a session of a user. It forgets users without sessions. It keeps a user while a store
-// has to answer its requests, or while earlier requests affect its rate limit: a user must gain
-// nothing by connecting again.
+// leave ends a session of a user. It forgets users without sessions. It keeps a user with detached
+// holds, and one for whose requests a store has to answer. It also keeps a user while earlier
+// requests affect its rate limit: a user must gain nothing by connecting again.
 func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
 		maps.DeleteFunc(us, func(_ int, u *userUse) bool {
-			return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.settled(now)
+			return u.conns == 0 && u.use.Holds.Load() == 0 && u.use.Asks.Load() == 0 &&
+				u.pace.settled(now)
 		})
 	}
 }
 
 // addToUser adds s to its user's sessions. It is called with e.mu held.
 func (e *Engine) addToUser(s *Session) {
-	u := e.users[s.peer.UID]
+	u := e.user(s.peer.UID)
+	u.conns++
+	s.core.User, s.core.Detached, s.pace = &u.use, u.detached.core, &u.pace
+}
+
+// user returns the use of a user, which it makes if there is none. It is called with e.mu held.
+func (e *Engine) user(uid int) *userUse {
+	u := e.users[uid]
 	if u == nil {
 		u = new(userUse)
-		e.users[s.peer.UID] = u
+		e.users[uid] = u
 		u.limit(e.settings().Users)
+		u.detached = &Session{core: cache.NewDetached(detachedID|uint64(uint32(uid)), shards, &u.use),
+			peer: Peer{PID: -1, UID: uid, GID: -1}, engine: e, floor: cache.Forever,
+			keepaliveAt: cache.Forever}
+		u.detached.core.Shell = u.detached
+		u.detached.ended.Store(true) // nothing is ever written
 	}
-	u.conns++
-	s.core.User, s.pace = &u.use, &u.pace
+	return u
+}
+
+// detachedID marks the numbers of the sessions that have users' detached holds. They are unique, but
+// no client ever sees them.
+const detachedID = 1 << 63
+
+// withDetached returns the users that have detached holds, in order. It is called with e.mu held.
+func (us users) withDetached() (uids []int) {
+	for uid, u := range us {
+		if u.detached.core.Holds.Load() > 0 {
+			uids = append(uids, uid)
+		}
+	}
+	slices.Sort(uids)
+	return uids
 }
 
 func (u *userUse) limit(l UserLimits) {

@@ -174,8 +174,8 @@ type ViewTotals struct {
 
 // ViewWho describes the client of a row.
 type ViewWho struct {
-	Session uint64 `json:"session"`
-	PID     int    `json:"pid"` // -1 when not known
+	Session uint64 `json:"session"` // 0 for a detached hold
+	PID     int    `json:"pid"`     // -1 when not known
 	UID     int    `json:"uid"`
 	Client  string `json:"client"` // the name that it states
 }
@@ -196,6 +196,8 @@ type ViewHold struct {
 	Fixed    bool  `json:"fixed,omitempty"`    // it ends by itself
 	// Forced means that it was unlocked by force: it is lost, and keeps the key closed for Left.
 	Forced bool `json:"forced,omitempty"`
+	// Detached means that no session has the hold, which keeps the key closed for Left.
+	Detached bool `json:"detached,omitempty"`
 }
 
 // ViewWaiter is one waiter.

@@ -232,7 +232,8 @@ func viewHold(h *cache.Held, names []*class, now int64) ViewHold {
 	return ViewHold{Key: h.Key, Mode: h.Mode.String(), Owner: h.Owner, Fence: h.Fence,
 		Class: names[h.Class].name, ViewWho: WhoIs(h.Session), Held: Millis(max(0, now-h.Since)),
 		Left: Millis(max(0, h.Until-now)), TTL: Millis(h.TTL),
-		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced}
+		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced,
+		Detached: h.Detached}
 }
 
 func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
@@ -248,10 +249,13 @@ func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
 	return v
 }
 
-// WhoIs describes the client of a session.
+// WhoIs describes the client of a session. Of detached holds there is only the user.
 func WhoIs(c *cache.Session) ViewWho {
 	s := SessionOf(c)
 	w := ViewWho{Session: c.ID, PID: s.peer.PID, UID: s.peer.UID}
+	if s.Detached() {
+		w.Session = 0
+	}
 	if name := s.client.Load(); name != nil {
 		w.Client = *name
 	}

@@ -281,14 +281,20 @@ func (h *Hold) change(do func() error) error {
 // daemon has answered or ctx ends. The release continues even if ctx ends first. If the hold has
 // ended before, Release returns the reason at once. If the hold was ended by force, or its validity
 // has run out, Release also tells the daemon, which may keep the key closed to others until then.
-func (h *Hold) Release(ctx context.Context) error {
+func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, false) }
+
+// ReleaseNow is like Release, but opens the key even if the Keep of the hold is not over.
+func (h *Hold) ReleaseNow(ctx context.Context) error { return h.release(ctx, true) }
+
+func (h *Hold) release(ctx context.Context, now bool) error {
+	a := ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence(), Now: now}
 	if !h.giveUp() {
 		if h.c.forgetLost(h) {
-			_ = h.c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+			_ = h.c.ReleaseQuiet(a)
 		}
 		return h.Err()
 	}
-	_, err := h.c.Release(ctx, ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+	_, err := h.c.Release(ctx, a)
 	return err
 }
 

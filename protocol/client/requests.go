@@ -22,6 +22,9 @@ type AcquireArgs struct {
 	// is ignored then, and there is no re-entry.
 	Permits uint32
 	Fixed   bool // only the caller renews it, and it ends with lost
+	// Keep is how long after the grant the key stays closed, even if the hold is released or this
+	// client ends before; rounded up to milliseconds. Not for AcquireMany.
+	Keep time.Duration
 	// Traceparent is the caller's position in a trace, in the form of W3C Trace Context. It is not
 	// sent if it is malformed.
 	Traceparent string
@@ -30,6 +33,9 @@ type AcquireArgs struct {
 func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
 	q := protocol.Request{Op: op, Owner: a.Owner, Mode: a.Mode, Wait: waitMillis(a.Wait),
 		TTL: millis(a.TTL)}
+	if op == protocol.OpAcquire {
+		q.Keep = millis(a.Keep)
+	}
 	if a.Fixed {
 		q.Flags = protocol.FlagFixed
 	}
@@ -73,6 +79,7 @@ type ReleaseArgs struct {
 	Owner, Fence uint64
 	Async        bool // do not wait for the store's confirmation
 	All          bool // the whole hold, whatever its count
+	Now          bool // even if it has a Keep that is not over
 }
 
 func (a *ReleaseArgs) flags() (f uint64) {
@@ -82,7 +89,19 @@ func (a *ReleaseArgs) flags() (f uint64) {
 	if a.All {
 		f |= protocol.FlagAll
 	}
+	if a.Now {
+		f |= protocol.FlagNow
+	}
 	return f
+}
+
+// ReleaseDetached releases the detached hold of key with this fence: a hold with a Keep that its
+// owner has released, or whose session has ended. It has to belong to the same user. ReleaseDetached
+// blocks until the daemon has answered or ctx ends. The release continues even if ctx ends first.
+func (c *Client) ReleaseDetached(ctx context.Context, key string, fence uint64) error {
+	q := protocol.Request{Op: protocol.OpRelease, Fence: fence, Flags: protocol.FlagDetached}
+	_, err := exchange(ctx, c, keyedCall(q, key, nil), numberOf)
+	return err
 }
 
 // Release releases one count of a hold, or all of it, and returns the remaining count. It blocks

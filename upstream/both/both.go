@@ -120,6 +120,7 @@ func pairInfo(a, b upstream.Info) upstream.Info {
 		Permits: a.Permits && b.Permits,
 		Queue:   a.Queue && b.Queue,
 		Notice:  max(a.Notice, b.Notice),
+		Keeps:   min(a.Keeps, b.Keeps),
 		Timeout: 3*a.Timeout + 2*b.Timeout,
 	}
 	if !b.Rebase {

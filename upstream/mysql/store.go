@@ -109,7 +109,8 @@ func (s *Store) Info() upstream.Info {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "mysql", Safety: safety, MinTTL: 500 * time.Millisecond,
-		Rebase: true, Permits: true, Queue: true, Notice: heldPause * 3 / 2, Timeout: s.cfg.Timeout}
+		Rebase: true, Permits: true, Queue: true, Keeps: maxTTL, Notice: heldPause * 3 / 2,
+		Timeout: s.cfg.Timeout}
 }
 
 // Capabilities returns the optional parts of the contract that the store implements. The Mover does

@@ -87,7 +87,7 @@ func (s *Store) Info() upstream.Info {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "postgres", Safety: safety, MinTTL: 500 * time.Millisecond,
-		Rebase: true, Queue: true, Timeout: s.cfg.Timeout}
+		Rebase: true, Queue: true, Keeps: maxTTL, Timeout: s.cfg.Timeout}
 }
 
 // Capabilities returns the optional parts of the contract that the store implements. The Mover does

@@ -159,10 +159,13 @@ func (s *Store) Ping(ctx context.Context) error {
 // Instance returns the id in the tokens of this store.
 func (s *Store) Instance() string { return s.instance }
 
+// maxKeep is longer than any TTL that a daemon allows.
+const maxKeep = 48 * time.Hour
+
 // Info describes the store.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redis", Safety: "best-effort", MinTTL: 100 * time.Millisecond,
-		Rebase: true, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
+		Rebase: true, Permits: true, Queue: true, Keeps: maxKeep, Timeout: s.cfg.Timeout}
 }
 
 // Capabilities returns the optional parts of the contract that the store implements.

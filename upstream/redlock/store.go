@@ -93,7 +93,7 @@ func (s *Store) Instance() string { return s.instance }
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redlock", Safety: "best-effort",
 		MinTTL: max(time.Second, 2*s.cfg.Timeout),
-		Rebase: true, Timeout: 3 * s.cfg.Timeout}
+		Rebase: true, Keeps: s.cfg.MaxTTL, Timeout: 3 * s.cfg.Timeout}
 }
 
 // Connections returns the number of connections to all nodes.

@@ -150,7 +150,7 @@ func marks(h *engine.ViewHold) (list []part) {
 		is   bool
 		text string
 		kind kind
-	}{{h.Class != "", h.Class, label}, {h.Fixed, "fixed", label}, {h.Degraded, "degraded", warning},
+	}{{h.Class != "", h.Class, label}, {h.Fixed && !h.Detached, "fixed", label}, {h.Degraded, "degraded", warning},
 		{h.Forced, "unlocked by force", warning},
 		{h.Late(), "late", critical}} {
 		if m.is {

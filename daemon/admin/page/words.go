@@ -11,6 +11,9 @@ import (
 
 // clientOf returns the name that a client states.
 func clientOf(w *engine.ViewWho) string {
+	if w.Session == 0 {
+		return "detached"
+	}
 	if w.Client == "" {
 		return "unnamed client"
 	}
@@ -24,6 +27,9 @@ func whoIs(w *engine.ViewWho) (text string) {
 	}
 	if w.UID >= 0 {
 		text += fmt.Sprintf("user %d, ", w.UID)
+	}
+	if w.Session == 0 {
+		return text + "no session"
 	}
 	return text + fmt.Sprintf("session %d", w.Session)
 }

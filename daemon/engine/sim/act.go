@@ -83,6 +83,7 @@ func (c *client) acquire(k *key, owner uint64) {
 	q := &request{op: protocol.OpAcquire, key: k, owner: owner}
 	p := &protocol.Request{Key: []byte(k.name), Owner: owner}
 	c.terms(q, p)
+	c.keep(q, p)
 	if k.permits > 0 {
 		q.mode = protocol.Permit
 		p.Mode, p.Permits = q.mode, uint64(k.permits)
@@ -172,6 +173,12 @@ func (c *client) release(h *hold) {
 	if w.chance(250) {
 		p.Flags |= protocol.FlagAsync
 	}
+	if w.p.Keep > 0 && w.chance(300) {
+		p.Flags |= protocol.FlagNow
+		if x := c.keptOf(h); x != nil {
+			x.mayEnd = true
+		}
+	}
 	// If this releases all counts and no other request about the hold is in progress, the hold is
 	// over, whatever the answer.
 	if q.all && c.waiting(h.key, h.owner) == nil && !c.concerns(h) && w.chance(500) {
@@ -204,6 +211,10 @@ func (c *client) givesUp(h *hold, all bool) {
 // odd does one of the less common things.
 func (c *client) odd() {
 	w := c.w
+	if w.p.Keep > 0 && w.chance(200) {
+		c.releaseDetached()
+		return
+	}
 	var h *hold
 	if live := c.live(); len(live) > 0 {
 		h = live[w.pick(len(live))]
@@ -276,6 +287,9 @@ func (c *client) renew(h *hold) {
 
 func (c *client) downgrade(h *hold) {
 	h.mode = protocol.Shared // others may come in from here on
+	if x := c.keptOf(h); x != nil {
+		x.as.mode = h.mode
+	}
 	q := &request{op: protocol.OpDowngrade, key: h.key, owner: h.owner, holds: []*hold{h}}
 	c.send(q, &protocol.Request{Key: []byte(h.key.name), Owner: h.owner, Fence: h.fence})
 	h.down = q.id

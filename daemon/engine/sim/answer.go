@@ -181,6 +181,10 @@ func (c *client) refused(q *request, code protocol.Code, bad func()) {
 		if c.w.p.Users <= 1 {
 			bad()
 		}
+	case protocol.Unsupported:
+		if q.keep == 0 || !c.w.p.Local {
+			bad()
+		}
 	default:
 		bad()
 	}

@@ -45,21 +45,28 @@ func (o observer) Notices(ns []cache.Notice) {
 		if n.Kind == cache.NoticeRefused || n.Fence == 0 { // holds without a fence are too much alike
 			continue
 		}
-		id := audited{n.Session.ID, n.Key, n.Owner, n.Fence}
+		id := h.keepNotice(n)
 		if n.Released {
 			h.foundGone(id, n)
 			continue
 		}
 		began := n.Kind == cache.NoticeAcquired
-		if h.audit[id] == began {
+		if (h.audit[id] > 0) == began {
 			w.fail("audit", n.Key, "host %d: fence %d of session %d begins (%v) or ends a second time", h.id,
 				n.Fence, id.session, began)
 		}
 		if began {
-			h.audit[id] = true
+			h.audit[id] = 1
 			h.notTooMany(n.Key)
-		} else {
+			continue
+		}
+		if h.audit[id]--; h.audit[id] == 0 {
 			delete(h.audit, id)
+		}
+		if n.Kind == cache.NoticeDetached { // it continues without a session
+			id.session = 0
+			h.audit[id]++
+		} else {
 			h.released[id] = n.Kind == cache.NoticeReleased
 		}
 	}
@@ -115,9 +122,9 @@ func (h *host) notTooMany(key string) {
 	if sp.MaxHolds == 0 {
 		return
 	}
-	for id := range h.audit {
+	for id, holds := range h.audit {
 		if h.conf.of(id.key) == sp {
-			n++
+			n += int64(holds)
 		}
 	}
 	if n > sp.MaxHolds {

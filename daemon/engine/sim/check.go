@@ -107,6 +107,7 @@ func (w *World) began(h *hold) {
 	}
 	k.holds = append(k.holds, h)
 	w.meets(h)
+	w.meetsKept(h)
 	w.ordered(h)
 }
 
@@ -328,6 +329,9 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		if q.op == protocol.OpAcquire {
 			w.mayHave(k, q.key, &g)
 			q.at, _ = h.where(q.key, g.Fence)
+		}
+		if q.op == protocol.OpAcquire {
+			h.promises(k, q, &g)
 		}
 		if q.op == protocol.OpAcquire && g.Count == 1 {
 			h.grants = append(h.grants, granted{k, q, q.key, g.Fence})

@@ -75,6 +75,15 @@ func lost(h *hold, why protocol.Reason) []byte {
 	return protocol.AppendLost(nil, h.key.name, h.owner, h.fence, why)
 }
 
+// keeps makes the daemon keep the key of a hold for d from now on.
+func (c *client) keeps(h *hold, d int64) *kept {
+	id := audited{0, h.key.name, h.owner, h.fence}
+	x := &kept{h: c.h, id: id, until: c.h.boot() + d, as: h}
+	c.h.kept[id], c.h.audit[id] = x, 1
+	c.w.kept = append(c.w.kept, x)
+	return x
+}
+
 const exclusive, shared, permit = protocol.Exclusive, protocol.Shared, protocol.Permit
 
 // semaphore makes the first key one.
@@ -454,7 +463,7 @@ var histories = []struct {
 			Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"view", "a hold is not shown", func(t *testing.T, w *World, a, b *client) {
-		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = true
+		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = 1
 		a.h.view()
 	}},
 	{"limits", "more holds begin in a namespace than may", func(t *testing.T, w *World, a, b *client) {
@@ -493,9 +502,46 @@ var histories = []struct {
 		a.k.s = a.h.eng.Open(engine.Peer{PID: -1, Watched: true}, a.k)
 		a.k.heard = w.now
 		a.h.conns = append(a.h.conns, a.k)
-		a.h.audit[audited{a.k.s.ID(), w.keys[0].name, 0, 5 << 10}] = true
+		a.h.audit[audited{a.k.s.ID(), w.keys[0].name, 0, 5 << 10}] = 1
 		w.now += 20 * sec
 		a.h.keepsSilent()
+	}},
+	{"kept", "a client gets a key that its daemon keeps for another",
+		func(t *testing.T, w *World, a, b *client) {
+			h := a.takes(t, exclusive, 5<<10)
+			a.keeps(h, sec)
+			w.over(h)
+			b.k.h, b.k.gen = a.h, a.h.gen
+			b.takes(t, exclusive, 5<<10+1)
+		}},
+	{"", "… or for no longer", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.keeps(h, sec)
+		w.over(h)
+		w.now += 2 * sec
+		b.takes(t, exclusive, 6<<10)
+	}},
+	{"kept", "a hold with a keep ends early", func(t *testing.T, w *World, a, b *client) {
+		x := a.keeps(a.takes(t, exclusive, 5<<10), sec)
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{},
+			Key: x.id.key, Fence: x.id.fence}})
+	}},
+	{"kept", "a daemon does not notice that it has lost a hold with a keep",
+		func(t *testing.T, w *World, a, b *client) {
+			x := a.keeps(a.takes(t, exclusive, 5<<10), sec)
+			w.over(a.holds[0])
+			b.k.h = w.hosts[len(w.hosts)-1]
+			if b.k.h == a.h {
+				b.k.h = w.hosts[0]
+			}
+			b.takes(t, exclusive, 6<<10)
+			w.now = a.h.trueTime(x.until)
+			x.ends(&cache.Notice{Kind: cache.NoticeReleased, Key: x.id.key}, false)
+		}},
+	{"kept", "a detached hold does not end", func(t *testing.T, w *World, a, b *client) {
+		a.h.detached = append(a.h.detached, a.keeps(a.takes(t, exclusive, 5<<10), sec))
+		w.now += 20 * sec
+		a.h.noneTooLong()
 	}},
 	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
 		w.plant = 3

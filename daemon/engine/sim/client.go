@@ -85,6 +85,8 @@ type request struct {
 	wait      int64 // ms; -1 without bound
 	ttl       int64 // ms
 	fixed     bool
+	keep      int64 // ms
+	detached  *kept // release: of a detached hold
 	all       bool
 	holds     []*hold // what is released, renewed, downgraded or inspected; nil entries for stale ones
 	target    *request

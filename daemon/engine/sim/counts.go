@@ -125,6 +125,14 @@ const (
 	lowerLimits // acquires of a semaphore with fewer permits than others have named
 	queried     // queries of stores that were answered
 	delays      // of readers by the rate limit of a user
+	keeps       // grants with a keep
+	detaches    // holds that have become detached
+	keepsEnded  // … that have ended with their keep, or by a release that may end it
+	keepsLeft   // keeps of daemons that have ended, which their stores keep
+	keepsWaived // grants during a keep that need not exclude it
+	// releases of detached holds, carried out and refused
+	detachedReleased
+	detachedDenied
 	nTallies
 )
 
@@ -146,7 +154,9 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared",
 	"degraded grants of multi-acquires", "ops taken over in a queue",
-	"lower limits of semaphores", "queries of stores", "delays by rate limits"}
+	"lower limits of semaphores", "queries of stores", "delays by rate limits",
+	"grants with a keep", "holds detached", "keeps ended", "keeps of ended daemons",
+	"overlaps of keeps waived", "detached holds released", "detached holds denied"}
 
 func (t tally) String() string { return tallyNames[t] }
 
@@ -166,7 +176,7 @@ type Counts struct {
 	Notices  [8]int  // by kind, for the audit log
 	Causes   [8]int  // of holds that ended without being lost
 	Inspects [4]int  // by where the key is held
-	Flags    [4]int  // of requests, by flagNames
+	Flags    [6]int  // of requests, by flagNames
 }
 
 // Add adds o to c.
@@ -227,7 +237,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for i, name := range [...]string{"available", "contended", "gone", "tried"} {
 		row("hints", name, c.Hints[int(cache.HintAvailable)+i])
 	}
-	for i, name := range [...]string{"acquired", "refused", "released", "lost"} {
+	for i, name := range [...]string{"acquired", "refused", "released", "lost", "detached"} {
 		row("audit", name, c.Notices[int(cache.NoticeAcquired)+i])
 	}
 	for i, name := range [...]string{"released", "session ended", "given back", "fixed end"} {
@@ -242,7 +252,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 }
 
 // flagNames has the flags that a request may have. Their bits depend on the request.
-var flagNames = [...]string{"fixed", "async", "all", "quiet"}
+var flagNames = [...]string{"fixed", "async", "all", "quiet", "detached", "now"}
 
 // flagged counts the flags of a request. The flags of an inspect are a tally: see holdersNamed.
 func (c *Counts) flagged(p *protocol.Request) {
@@ -250,7 +260,7 @@ func (c *Counts) flagged(p *protocol.Request) {
 	case protocol.OpAcquire, protocol.OpAcquireMany:
 		c.Flags[0] += int(p.Flags & protocol.FlagFixed)
 	case protocol.OpRelease, protocol.OpReleaseMany:
-		for i := range 3 {
+		for i := range 5 {
 			c.Flags[1+i] += int(p.Flags >> i & 1)
 		}
 	}

@@ -136,6 +136,7 @@ func (w *World) audit() {
 	for _, h := range w.hosts {
 		if w.load == nil {
 			h.keepsSilent()
+			h.noneTooLong()
 			h.view()
 		}
 	}

@@ -106,7 +106,7 @@ func (h *host) keepsSilent() {
 
 // longest returns the longest validity that a lease may have.
 func (w *World) longest() int64 {
-	longest := w.p.Session
+	longest := max(w.p.Session, w.p.longestKeep())
 	for _, ttl := range w.p.TTLs {
 		longest = max(longest, ttl*ms)
 	}

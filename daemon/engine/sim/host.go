@@ -39,11 +39,14 @@ type host struct {
 	lastID   uint64
 	grants   []granted // of the event under way
 	waits    map[*key][]*request
-	told     map[*key]told    // that other hosts want it
-	bases    map[baseOf]*link // where leases are, or were
-	audit    map[audited]bool // holds that have begun in the audit log
-	released map[audited]bool // … and that have been released; may be called lost once more
-	began    map[uint64]int64 // when the latest hold of a session began
+	told     map[*key]told     // that other hosts want it
+	bases    map[baseOf]*link  // where leases are, or were
+	audit    map[audited]int   // holds that have begun in the audit log
+	released map[audited]bool  // … and that have been released; may be called lost once more
+	began    map[uint64]int64  // when the latest hold of a session began
+	since    map[audited]int64 // by the clock, when holds began; with keeps
+	kept     map[audited]*kept // holds with keeps
+	detached []*kept
 	strict   map[string]int64 // when a reload last required heartbeats for a key
 	arrived  []*request       // acquires that have come in the step under way
 	seq      int              // of acquires that have arrived
@@ -56,7 +59,8 @@ const drift = 4000
 func (w *World) newHost(id int) *host {
 	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1),
 		waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link),
-		audit: make(map[audited]bool), released: make(map[audited]bool),
+		audit: make(map[audited]int), since: make(map[audited]int64),
+		kept: make(map[audited]*kept), released: make(map[audited]bool),
 		began: make(map[uint64]int64), strict: make(map[string]int64)}
 	h.own = w.newStore(likeEmbedded)
 	h.start()
@@ -262,6 +266,7 @@ func (h *host) hangUp() {
 }
 
 func (h *host) end() {
+	h.leaveKept()
 	h.lastID += 1000
 	h.gen++
 	h.up, h.draining, h.frozen, h.stale, h.midway = false, false, 0, 0, 0

@@ -75,15 +75,19 @@ func (h *host) view() {
 	var v engine.View
 	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[w.pick(len(engine.ViewSorts))],
 		Desc: w.chance(500), Limit: engine.MaxViewRows}, &v)
-	shown := make(map[audited]bool)
+	shown := make(map[audited]int)
 	for i := range v.Holds {
 		if o := &v.Holds[i]; !o.Forced {
 			w.counts.Tallies[viewed]++
-			shown[audited{o.Session, o.Key, o.Owner, o.Fence}] = true
+			shown[audited{o.Session, o.Key, o.Owner, o.Fence}]++
+			if o.Detached != (o.Session == 0) {
+				w.fail("view", o.Key, "host %d shows fence %d of session %d as detached (%v)", h.id, o.Fence,
+					o.Session, o.Detached)
+			}
 		}
 	}
-	for id := range h.audit {
-		if !shown[id] {
+	for id, n := range h.audit {
+		if shown[id] != n {
 			w.fail("view", id.key, "host %d does not show fence %d of session %d", h.id,
 				id.fence, id.session)
 		}

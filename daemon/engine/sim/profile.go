@@ -82,13 +82,15 @@ type Profile struct {
 	// too long.
 	Stalls         bool
 	MaxWait        int64
-	NamespaceLimit int  // the largest limit of a namespace's holds and waiters; 0 for none
-	Pairs          bool // some namespaces are kept in two stores at once
-	Move           bool // all keys move from one store to another, in three rollouts
-	OneShard       bool // all keys are in the same shard of the lock table
-	Queries        bool // daemons query their stores, and answer some requests later
-	Queued         bool // takeovers may come while ops wait in the main lanes
-	Users          int  // how many users there are, where some namespaces are not for all of them
+	NamespaceLimit int     // the largest limit of a namespace's holds and waiters; 0 for none
+	Pairs          bool    // some namespaces are kept in two stores at once
+	Move           bool    // all keys move from one store to another, in three rollouts
+	OneShard       bool    // all keys are in the same shard of the lock table
+	Queries        bool    // daemons query their stores, and answer some requests later
+	Queued         bool    // takeovers may come while ops wait in the main lanes
+	Keep           int     // permille of acquires with a keep
+	Keeps          []int64 // ms; the keeps that clients ask for
+	Users          int     // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
@@ -127,6 +129,9 @@ func (p Profile) String() string {
 	}
 	if p.Stalls {
 		s += ", stalls"
+	}
+	if p.Keep > 0 {
+		s += fmt.Sprintf(", keeps of %v ms", p.Keeps)
 	}
 	if p.Local {
 		s += ", local in outages"

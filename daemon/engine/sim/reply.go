@@ -43,6 +43,10 @@ func (c *client) handle(m protocol.Message) {
 			c.id)
 		return
 	}
+	if q.detached != nil {
+		c.releasedDetached(q, m.Code)
+		return
+	}
 	if m.Code != protocol.OK {
 		if _, _, err := m.Error(); err != nil {
 			c.w.fail("protocol", "", "failure %v to a %s: %v", m.Code, requestNames[q.op], err)

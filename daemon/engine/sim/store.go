@@ -66,7 +66,9 @@ func (s *simStore) info() upstream.Info {
 	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond,
 		Rebase:  s.rebase,
 		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
-	if s.kind != likeRedis {
+	if s.kind == likeRedis {
+		i.Keeps = time.Hour
+	} else {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
 	}
 	return i
@@ -138,6 +140,7 @@ func (s *simStore) lost(h *host) {
 			longest = max(longest, foreignTTL*ms)
 		}
 	}
+	longest = max(longest, s.w.p.longestKeep())
 	s.losses = append(s.losses, loss{h, s.highest, s.w.now + longest + longest/50 + sec})
 	s.w.say(nil, "store %s: leases up to base %d have ended early", s.name, s.highest)
 }

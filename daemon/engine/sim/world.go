@@ -46,6 +46,7 @@ type World struct {
 	owner      map[uint32]*link
 	conf       *conf       // as the operator has written it last
 	stages     []*simStore // of a move from one store to another
+	kept       []*kept     // that may last
 	counts     Counts
 	trace      *trace
 	failure    *Failure

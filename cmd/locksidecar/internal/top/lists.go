@@ -77,7 +77,7 @@ func clientColumn[R any](of func(*R) *engine.ViewWho) column[R] {
 }
 
 func sessionColumn[R any](of func(*R) *engine.ViewWho) column[R] {
-	return numbers("SESSION", 2, 7, 20, func(r *R) string { return number(of(r).Session) })
+	return numbers("SESSION", 2, 7, 20, func(r *R) string { return UnlessZero(of(r).Session) })
 }
 
 func duration[R any](
@@ -111,8 +111,11 @@ func OrDash(s string) string {
 var holdColumns = append(append([]column[engine.ViewHold]{
 	keyColumn(16, func(h *engine.ViewHold) string { return h.Key }),
 	modeColumn(1, func(h *engine.ViewHold) string {
-		if h.Forced {
+		switch {
+		case h.Forced:
 			return "unlocked"
+		case h.Detached:
+			return "detached"
 		}
 		return h.Mode
 	}),
@@ -154,7 +157,10 @@ func state(h *engine.ViewHold) string {
 	if h.Degraded {
 		all = append(all, "degraded")
 	}
-	if h.Fixed {
+	switch {
+	case h.Detached:
+		all = append(all, fmt.Sprintf("of user %d", h.UID))
+	case h.Fixed:
 		all = append(all, "fixed")
 	}
 	return OrDash(strings.Join(all, ","))
