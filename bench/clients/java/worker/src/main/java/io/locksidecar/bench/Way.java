@@ -32,15 +32,16 @@ interface Way {
 
     static Way of(String name, String address) throws Exception {
         return switch (name) {
-            case "java" -> sidecar(address);
+            case "java" -> sidecar(address, true);
+            case "java-unconfirmed" -> sidecar(address, false);
             case "redisson" -> redisson(address);
             case "curator" -> curator(address);
             default -> throw new IllegalArgumentException("no way to locks is called " + name);
         };
     }
 
-    private static Way sidecar(String address) {
-        Sidecar sidecar = Sidecar.create(Path.of(address));
+    private static Way sidecar(String address, boolean confirm) {
+        Sidecar sidecar = Sidecar.builder().socket(Path.of(address)).confirm(confirm).build();
         return (key, how) -> {
             SidecarLock lock = how == How.READ ? sidecar.readWriteLock(key).readLock() : sidecar.lock(key);
             return one(lock, lock::fence);
