@@ -15,7 +15,7 @@ from locksidecar import LostError
 from locksidecar.asyncio import Client, Lock
 
 Connect = Callable[..., Client]
-OWN = ("Client", "Election", "Lock", "Locks", "Semaphore", "Term")
+OWN = ("AnyLock", "Client", "Election", "Lock", "Locks", "Semaphore", "Term")
 
 
 def test_the_names_are_those_of_the_other_client() -> None:

@@ -42,7 +42,7 @@ def test_a_loss_is_told_of_at_once_and_no_term_begins_before_the_work_has_ended(
     one.may_end.clear()
     term = leads(peer, one)
     assert one.election.is_leader
-    owner = one.election._campaign.term._hold.owner  # type: ignore[union-attr]
+    owner = one.election._campaign.term._hold.owner
     peer.say(64, 0, "k", owner, FENCE, 4)
     until("on_lost is called", lambda: one.count("lost"))
     assert one.reasons() == ["forced"]

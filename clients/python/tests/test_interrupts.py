@@ -19,15 +19,15 @@ import locksidecar
 from locksidecar import (
     Client,
     LostError,
-    _campaign,
+    _base,
     _client,
     _conn,
     _election,
     _handle,
     _hold,
+    _layers,
     _lock,
-    _locks,
-    _requests,
+    _many,
     _scope,
     _session,
     _table,
@@ -39,7 +39,7 @@ from locksidecar import _wire as w
 Connect = Callable[..., Client]
 # fmt: off
 OURS = (
-    _campaign, _client, _conn, _election, _handle, _hold, _lock, _locks, _requests, _scope, _session, _table, _term,
+    _base, _client, _conn, _election, _handle, _hold, _layers, _lock, _many, _scope, _session, _table, _term,
     w, redis_compat.lock, redis_compat._common,
 )
 # fmt: on

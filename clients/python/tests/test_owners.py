@@ -97,7 +97,7 @@ def test_another_handle_of_the_thread_does_not_enter_a_lost_lock(peer: Peer) -> 
 
     def inner() -> None:
         first._held.clear()
-        first._keep(hold)
+        first._keep(first._who(), hold)
         hold.who = first._who()
         client._known.enter(hold)  # as if this thread had acquired it
         peer.say(64, 0, "k", q[3], FENCE, 1)

@@ -228,7 +228,7 @@ def test_a_beat_that_has_arrived_counts_though_nobody_has_read_it(peer: Peer) ->
 
 def test_a_reply_that_never_comes_is_not_awaited_for_ever_among_others(peer: Peer) -> None:
     client, _ = held(peer)
-    client._conn.timeout = 0.3  # type: ignore[union-attr]
+    client._conn.timeout = 0.3
     pinged = Background(client.ping)
     peer.expect(w.PING)
     end = time.monotonic() + BOUND

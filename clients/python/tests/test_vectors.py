@@ -44,6 +44,9 @@ def one(frame: bytes) -> w.Message:
 
 @pytest.mark.parametrize(("frame", "fields"), vectors("requests.txt"))
 def test_requests(frame: bytes, fields: dict[str, Any]) -> None:
+    if "keep" in fields and "traceparent" not in fields:
+        fields = {**fields, "traceparent": ""}
+        fields["keep"] = fields.pop("keep")  # it comes after
     assert w.frame(*fields.values()) == frame
     assert one(frame) == values(list(fields.values()))
 

@@ -5,9 +5,9 @@
 ...     update(order, fence=held.fence)
 """
 
-from ._campaign import Term
+from ._base import ReadWriteLock
 from ._client import Client
-from ._election import Election
+from ._election import Election, Term
 from ._errors import (
     AlreadyHeld,
     Canceled,
@@ -27,14 +27,14 @@ from ._errors import (
     Upgrade,
 )
 from ._inspect import Holder, Inspection
+from ._layers import AnyLock, Locks, Semaphore
 from ._lock import Lock
-from ._locks import Locks
-from ._semaphore import Semaphore
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyHeld",
+    "AnyLock",
     "Canceled",
     "Client",
     "ConnectionLost",
@@ -52,6 +52,7 @@ __all__ = [
     "NotAcquired",
     "NotHeld",
     "ProtocolError",
+    "ReadWriteLock",
     "Semaphore",
     "Term",
     "Unavailable",

@@ -2,155 +2,41 @@
 
 from __future__ import annotations
 
-import itertools
-import logging
-import math
-import os
 import queue
 import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from collections.abc import Callable
+from typing import Any
 
 from . import _wire as w
-from ._campaign import Elected
-from ._campaign import Lost as TermLost
-from ._conn import Conn, after_fork
-from ._election import Election
-from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from ._handle import Owner
-from ._hold import OWN, Hold, Note
+from ._base import Base, log
+from ._conn import Conn
+from ._election import Elected, Election
+from ._election import Lost as TermLost
+from ._errors import ConnectionLost, LockError, LostError, Unavailable
+from ._handle import run
+from ._hold import Hold, Note
+from ._layers import AnyLock, Locks, PairedLock, Semaphore
 from ._lock import Lock
-from ._locks import Locks
-from ._path import socket_path, unreachable
-from ._semaphore import Semaphore
-from ._table import Owners
-from ._trace import Trace, current, nowhere
-
-_log: Final = logging.getLogger("locksidecar")
-_clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+from ._path import unreachable
 
 
-class Client:
+class Client(Base[Lock, Locks, Semaphore, AnyLock]):
     """A connection to the daemon on this host, for any number of threads.
 
     It connects when it is first needed, and again after the daemon has restarted. All times are
     in seconds.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        name: str | None = None,
-        *,
-        label: str = "",
-        timeout: float = 5.0,
-        trace: Trace | None = current,
-    ) -> None:
-        """Set the daemon's socket, and the name of this client in the daemon's lists.
-
-        path: by default LOCKSIDECAR_SOCKET, or else the daemon's default path.
-        name, label: names for people; by default the program's name.
-        timeout: how long the daemon may take to answer, in addition to the wait of an acquire.
-        trace: a function that returns the traceparent (W3C Trace Context) of an acquire, or None. The acquiring thread
-        calls it for each acquire. By default it returns OpenTelemetry's current span, if the program uses that. With
-        trace=None no acquire has a traceparent.
-        """
-        if not timeout > 0:
-            raise ValueError("timeout must be positive")
-        w.check_unit(timeout, "timeout")
-        self._path = socket_path(path)
-        self._name = w.program(name)
-        self._label = label
-        self._timeout = timeout
-        self._trace: Trace = trace or nowhere
-        self._owners = itertools.count(OWN)
-        # Ends the connection when the client is garbage collected without having been closed.
-        self._thrown_away: weakref.finalize[[str], Client] | None = None
-        self._reset()
-        self._closed = False
-        _clients.add(self)
+    _kinds = Lock, Locks, Semaphore, AnyLock, PairedLock
 
     def _reset(self) -> None:
-        """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
+        super()._reset()
         self._mu = threading.Lock()  # guards connecting, one attempt at a time
-        self._conn: Conn | None = None
-        self._known = Owners()
-        self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         self._notifier = _Notifier()
         weakref.finalize(self, self._notifier.stop)  # its thread ends with the client
-        if self._thrown_away is not None:
-            self._thrown_away.detach()
-
-    def lock(
-        self,
-        key: str,
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Lock:
-        """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
-
-        ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
-        after ttl, unless it is extended.
-        shared: other shared holders may hold the lock at the same time.
-        timeout: how long ``with`` waits; -1 without bound.
-        owner: by default the handle and the thread together are the owner. "handle": the handle alone, for a lock that
-        another thread releases. A number below 2**32: all handles of the client with this number.
-        on_lost: called with a LostError, in a thread of its own, when the lock is lost.
-        """
-        return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
-
-    def lock_many(
-        self,
-        keys: Iterable[str],
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Locks:
-        """Return a handle for several locks, which are acquired together: all or none.
-
-        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
-        each other.
-        on_lost: called once, with the LostError of the first lock that is lost.
-
-        The rest is as for lock.
-        """
-        return Locks(self, keys, ttl, renew, shared, timeout, owner, on_lost)
-
-    def semaphore(
-        self,
-        key: str,
-        permits: int,
-        ttl: float | None = None,
-        renew: bool = True,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Semaphore:
-        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
-
-        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
-        owner: "handle", or a number below 2**32, for permits that pass between threads: every user of this handle can
-        release the newest permit. By default each thread has its own permits.
-        on_lost: called for each permit that is lost. The client chooses the number of its owner.
-
-        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
-        if the store has no semaphores.
-        """
-        return Semaphore(self, key, permits, ttl, renew, False, timeout, owner, on_lost)
 
     def election(
         self,
@@ -175,6 +61,22 @@ class Client:
         self._ask(w.PING)
         return time.monotonic() - start
 
+    def release_detached(self, key: str, fence: int) -> None:
+        """End a hold with ``keep`` that has outlived its release or its process, before its time.
+
+        NotHeld if there is none with this fence on this host, Denied if it is another user's.
+        """
+        self._ask(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
+
+    def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
+        """End the holds of a lock, or of a semaphore, on this host, whoever has them. Return how many there were.
+
+        Their holders are told at once (reason ``forced``). Denied unless this user is an operator of the daemon. fence:
+        only the holds with this fence.
+        """
+        mode = w.PERMIT if semaphore else 0
+        return int(w.numbers(self._ask(w.FORCE_UNLOCK, w.check_key(key), mode, fence), 1)[0])
+
     def close(self) -> None:
         """End the connection: the daemon releases everything that is held on it. Idempotent."""
         self._closed = True  # ends the attempts to connect, which hold mu
@@ -189,23 +91,20 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Client cannot be copied or sent to another process: make one there")
-
     def _ask(self, op: int, *fields: object) -> w.Message:
-        try:
-            reply = self._connect(time.monotonic()).call(op, *fields)
-        except ConnectionLost:  # perhaps this thread was the first to notice; nothing has changed, so ask again
-            reply = self._connect(time.monotonic()).call(op, *fields)
-        if reply[0] != OK:
-            raise error(reply[0], w.text(reply))
-        return reply
+        return run(self._asked(op, *fields))
 
     def _live(self) -> Conn | None:
         conn = self._conn
         return conn if conn is not None and conn.dead is None else None
 
-    def _connect(self, until: float) -> Conn:
+    async def _connect(self, until: float) -> Conn:
+        return self._connected(until)
+
+    async def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def _connected(self, until: float) -> Conn:
         """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock."""
         if (conn := self._live()) is not None:
             return conn
@@ -295,15 +194,4 @@ class _Notifier:
             try:
                 tell(why)
             except Exception:
-                _log.exception("on_lost failed for lock %r", why.key)
-
-
-def _after_fork() -> None:
-    """Forget, in a child process, everything that belongs to the parent."""
-    after_fork()
-    for client in list(_clients):
-        client._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+                log.exception("on_lost failed for lock %r", why.key)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import _socket
 import _thread
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -37,11 +38,12 @@ from typing import Final
 
 from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, Unsupported
-from ._hold import Call
-from ._requests import Requests
+from ._hold import Call, Hold, Holds
+from ._session import Session
 from ._table import Lost, Owners
 
 _TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
+_LOOK: Final = 0.02  # seconds between checks for an answer that may have woken another thread
 READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
@@ -66,7 +68,7 @@ class Role(dict[int, object]):
         self.clear()
 
 
-class Conn(Requests):
+class Conn(Session):
     """A connected session."""
 
     def __init__(self, path: str, name: str, label: str, timeout: float, lost: Lost, owners: Owners) -> None:
@@ -175,6 +177,20 @@ class Conn(Requests):
         if c.error is not None:
             raise c.error
         return True
+
+    async def answered(self, c: Call, limit: float | None) -> None:
+        if not self.wait(c, limit):
+            raise self.silent()
+
+    async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
+        while (cancel := self.unsettled(hold)) is not None:
+            if limit is not None and time.monotonic() >= limit:
+                raise self.silent()
+            self.wait(cancel, time.monotonic() + _LOOK)  # not longer: an answer wakes only one of its waiters
+        self.give_back_all()
+
+    def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
+        """Do nothing: the keeper checks all holds."""
 
     # ---- reading ----
 
@@ -361,3 +377,7 @@ def after_fork() -> None:
     for conn in list(_open):
         conn.forked()
     _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)

@@ -1,29 +1,162 @@
-"""Leader election for threads, on an exclusive lock: the class for users."""
+"""Leader election for threads, on an exclusive lock.
+
+Each campaign has one thread, the campaigner: it acquires the lock, calls on_lost, and releases. It does not read the
+socket while it waits, so that it notices everything at once: the answer, a loss, stop. on_elected runs in a thread of
+its own, one for each term, which ends before the lock is released.
+"""
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
+import queue
 import threading
 import weakref
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from . import _wire as w
-from ._campaign import Campaign, Elected, Lost, Term
-from ._hold import Origin
+from ._conn import Conn
+from ._handle import run
+from ._hold import Hold
+from ._term import STEP, BaseCampaign, BaseElection, BaseTerm, log
 
 if TYPE_CHECKING:
     from ._client import Client
 
-_log: Final = logging.getLogger("locksidecar")
+
+class Over(threading.Event):
+    """Set when the term is over, and true then."""
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._over = over
+
+    def is_set(self) -> bool:
+        """Tell whether the term is over now."""
+        return super().is_set() or self._over()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the term is over; false if that takes longer than so many seconds."""
+        return self.is_set() or super().wait(timeout) or self.is_set()
+
+    __bool__ = is_set
 
 
-class Election:
-    """One candidate for leadership, made by Client.election.
+class Term(BaseTerm):
+    """One time of being the leader, which on_elected and on_lost get. Any thread may use it."""
 
-    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
-    fence.
+    def __init__(self, hold: Hold[Conn]) -> None:
+        super().__init__(hold)
+        self.lost: Final = Over(self._over)
+        """An event that is set when the term is over, because the lock was lost or is being released."""
+        self._first = threading.Lock()  # taken by on_elected when it begins, or by the thread that cancels it
+
+    def _begin(self) -> bool:
+        return self._first.acquire(blocking=False)
+
+    def _finish(self, end: str) -> bool:
+        """End the term, and tell whether on_elected has begun."""
+        self._end = end
+        self.lost.set()
+        return not self._begin()
+
+
+Elected = Callable[[Term], object]
+Lost = Callable[[Term, "str | None"], object]
+
+
+class Campaign(BaseCampaign):
+    """One campaign, from start to stop."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called anywhere
+        self._elected: threading.Thread | None = None
+        self.term: Term | None = None
+        self.runner: threading.Thread | None = None  # the thread in run that waits
+        self.thread = threading.Thread(target=self._run, name="locksidecar-election", daemon=True)
+        self.finished = False
+        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def wake(self) -> None:
+        self._wakes.put(None)
+
+    def begin(self) -> None:
+        """Start the campaigner."""
+        try:
+            self.thread.start()
+        except BaseException:
+            self.stop()  # an interrupt, perhaps: the campaigner may have started nevertheless
+            self.finished = self.thread.ident is None
+            raise
+
+    def join(self) -> None:
+        """Wait for the end.
+
+        Thread.join would not do: if it is interrupted, it treats the thread as ended (3.10 to 3.12).
+        """
+        while not self.finished:
+            with contextlib.suppress(queue.Empty):
+                self._done.get(timeout=STEP)
+        self._done.put(None)  # for other waiting threads
+
+    def inside(self) -> bool:
+        """Tell whether the caller is the thread that would be waited for."""
+        return threading.current_thread() in (self.thread, self._elected, self.runner)
+
+    def _cancelled(self, e: BaseException) -> None:
+        """Threads are not cancelled."""
+
+    async def _rest(self, most: float) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._wakes.get(timeout=max(0.0, most))
+
+    def _run(self) -> None:
+        try:
+            run(self._course())
+        except BaseException as e:
+            self.error = e
+        self.finished = True
+        self._done.put(None)
+
+    async def _lead(self, hold: Hold[Conn]) -> None:
+        term = Term(hold)
+        elected = threading.Thread(target=self._elect, args=(term,), name="locksidecar-elected", daemon=True)
+        self._elected, self.term = elected, term
+        try:
+            elected.start()
+            await self._last(term)
+        finally:
+            reason = hold.lost or None
+            if term._finish(reason or "resigned"):
+                try:
+                    self._on_lost(term, reason)
+                except BaseException as e:
+                    term._lost_failed(self._key, e)
+            if elected.ident is not None:
+                elected.join()
+            self._elected = self.term = None
+            await self._release(hold)
+        if term._failure is not None:
+            raise term._failure
+
+    def _elect(self, term: Term) -> None:
+        """Call on_elected, unless the term is over before it has begun."""
+        if not term._begin():
+            return
+        self._client._known.lend(term._hold, threading.current_thread())
+        try:
+            self._on_elected(term)
+        except BaseException as e:
+            if not term._expected(e):
+                term._failure = e
+        if self.pid == os.getpid():
+            self.wake()
+
+
+class Election(BaseElection):
+    __doc__ = f"""One candidate for leadership, made by Client.election.
 
     on_elected(term) is called when a term begins, in a thread of its own. The term does not end when it returns, but
     when the lock is lost, or resign or stop is called. It should return soon when term.lost is set.
@@ -31,55 +164,19 @@ class Election:
     if on_elected is still running. reason is the reason of the LostError (``expired``, ``connection``, ``silence``, …),
     or None if this candidate has ended the term.
 
-    When this candidate ends a term, it releases the lock only after both have returned. So no successor begins while
-    this term still works. One process never has two terms at once: on_elected is not called again before both have
-    returned.
-
-    An exception of either ends the term and the campaign, and on_lost is called if it was not yet. run and stop raise
-    the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and errors raised
-    from it, do not count.
-
-    These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of it is
-    reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it: Denied,
-    Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
-
-    A campaign that is not stopped ends with the process, because its threads are daemon threads. A forked child does
-    not lead, and has no campaign; it may call start.
-    """
+    A campaign that is not stopped ends with the process, because its threads are daemon threads.
+    {(BaseElection.__doc__ or "").partition("tell.")[2]}"""
 
     def __init__(self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None) -> None:
-        self._client = client
-        self._key = w.check_key(key)
-        self._ttl = w.to_ttl(ttl)
-        self._on_elected = on_elected
-        self._on_lost = on_lost
-        self._by = Origin(self, 4)
+        super().__init__(client, key, on_elected, on_lost, ttl)
         self._pid = os.getpid()
         self._starting = threading.Lock()
-        self._campaign: Campaign | None = None
-
-    @property
-    def key(self) -> str:
-        """What the election is for."""
-        return self._key
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
-        return self.term is not None
 
     @property
     def term(self) -> Term | None:
         """The present term; None if this candidate does not lead now."""
-        campaign = self._ours()
-        term = None if campaign is None else campaign.term
-        return None if term is None or term._over() else term
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the last campaign, if there was one."""
-        campaign = self._ours()
-        return None if campaign is None else campaign.error
+        term: Term | None = self._term()
+        return term
 
     def start(self) -> None:
         """Campaign in the background, until stop. RuntimeError if a campaign is in progress."""
@@ -149,23 +246,22 @@ class Election:
         try:
             self.stop()
         except Exception:
-            if kind is None:
+            if body is None:
                 raise
-            _log.exception("election %r, whose body failed", self._key)
-
-    def __repr__(self) -> str:
-        return f"<locksidecar.Election {self._key!r} {'leads' if self.is_leader else 'does not lead'}>"
+            log.exception("election %r, whose body failed", self._key)
 
     def _ours(self) -> Campaign | None:
-        """Return this process's campaign."""
         if self._pid != os.getpid():
             self._pid, self._starting, self._campaign = os.getpid(), threading.Lock(), None
-        return self._campaign
+        campaign: Campaign | None = self._campaign
+        return campaign
 
     def _new(self) -> Campaign:
         before = self._ours()
         with self._starting:
             if before is not None and not before.finished:
                 raise RuntimeError("the election is under way")
-            self._campaign = Campaign(self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by)
-            return self._campaign
+            self._campaign = made = Campaign(
+                self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by
+            )
+            return made

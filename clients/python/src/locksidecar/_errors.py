@@ -37,7 +37,8 @@ class LostError(NotHeld):
     end first;
     ``silence`` when the validity that the daemon had stated is over; ``connection`` when the connection has
     ended; ``closed`` when the client was closed; ``fork`` in a forked child, for the holds of its
-    parent; ``resigned`` from Term.check, for a term that is being given up.
+    parent; ``unconfirmed`` or ``gone`` when a release without wait has failed; ``resigned`` from Term.check, for a term
+    that is being given up.
 
     Until the owner has released the lost lock, or its ``with`` has ended, an acquire of the same lock raises this, too.
     """
@@ -99,6 +100,7 @@ OK: Final = 0
 BUSY: Final = 1
 TIMEOUT: Final = 2
 NOT_HELD: Final = 3
+UNKNOWN: Final = 7
 
 # PROTOCOL.md, section 5: the code, its name, its class here.
 CODES: Final[dict[int, tuple[str, type[LockError]]]] = {
@@ -108,7 +110,7 @@ CODES: Final[dict[int, tuple[str, type[LockError]]]] = {
     4: ("canceled", Canceled),
     5: ("upgrade", Upgrade),
     6: ("unavailable", Unavailable),
-    7: ("unknown", Unconfirmed),
+    UNKNOWN: ("unknown", Unconfirmed),
     8: ("limit", Limit),
     9: ("invalid", Invalid),
     10: ("unsupported", Unsupported),

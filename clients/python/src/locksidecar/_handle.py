@@ -1,4 +1,8 @@
-"""The common part of all handles for locks, with threads and with tasks. No I/O."""
+"""All handles: what to hold, by which owner, and what is done with it. With threads and with tasks; no I/O.
+
+A request that has to wait is a coroutine here. On an event loop it waits as any other. With threads, what it awaits
+blocks the thread instead and never waits for a loop: run takes it to its end at once.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +13,8 @@ import sys
 import time
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Literal, NoReturn
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
 from . import _wire as w
 from ._errors import (
@@ -23,14 +27,19 @@ from ._errors import (
     LostError,
     NotAcquired,
     NotHeld,
+    Unavailable,
     Unconfirmed,
+    Upgrade,
     error,
 )
-from ._hold import OWN, Hold, Holds, Origin, Who, ended, lost
+from ._hold import OWN, Call, Hold, Holds, Origin, Who, ended, lost
 from ._session import Session
 from ._table import Owners
 
 Owner = int | Literal["handle"] | None
+Held = Hold[Any] | Holds[Any]
+H = TypeVar("H", Hold[Any], Holds[Any])
+R = TypeVar("R")
 
 _log: Final = logging.getLogger("locksidecar")
 SWEEP: Final = 64  # owners of a handle before it first forgets those that have ended
@@ -38,42 +47,53 @@ _PATIENCE: Final = 2.0  # how many seconds an acquire waits for a daemon that is
 _CUTS: Final = 3  # how often in a row a new connection may end at once
 
 
-Held = Hold[Any] | Holds[Any]
+def run(steps: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine of the client for threads, which waits for no loop."""
+    try:
+        steps.send(None)
+    except StopIteration as e:
+        result: R = e.value
+        return result
+    raise RuntimeError("a coroutine of the client for threads waits for a loop")
 
 
-def anybody(who: Who) -> bool:
-    """Return true: the filter that selects every owner."""
-    return True
+class Handle(ABC, Generic[H]):
+    """A handle of a client. H is the type of its holds: Hold or Holds."""
 
-
-class Terms(ABC):
-    """What to hold, how and by which owner, with the questions that need no request."""
-
+    _general = False  # the shortest path is not for this handle
     _unit: str  # the default owner, for messages: "thread" or "task"
+    _held: dict[Who, H] = {}  # noqa: RUF012  by thread or task, or by the named owner; of a handle that was refused
 
     def __init__(
         self,
+        client: Any,
         ttl: float | None,
         renew: bool,
         shared: bool,
         timeout: float,
         owner: Owner,
         on_lost: Callable[[LostError], object] | None,
+        confirm: bool | None = None,
+        keep: float | None = None,
     ) -> None:
-        self._ttl = w.to_ttl(ttl)
+        self._client = client
+        self._confirm = client._confirm if confirm is None else confirm
+        self._hold_for = 0 if keep is None else w.to_ttl(keep, "keep")
+        self._general = owner is not None or keep is not None
+        self._held = {}
+        self._sweep_at = SWEEP
+        self._ttl = 0 if ttl is None else w.to_ttl(ttl)
         self._fixed = not renew
         self._flags = 0 if renew else w.FIXED
         self._shared = shared
         self._timeout = timeout
-        w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``
-        if owner == "handle":
-            owner = self._new_owner()
-        elif owner is not None and not (isinstance(owner, int) and 0 <= owner < OWN):
+        if timeout != -1:
+            w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``
+        self._owner: int | None = next(client._owners) if owner == "handle" else owner
+        if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
-        self._owner = owner
-        self._on_lost = on_lost
-        self._tell = () if on_lost is None else (on_lost,)
-        self._by = Origin(self, 6)
+        self._tell = client._tell if on_lost is None else (on_lost, *client._tell)
+        self._by = Origin(self, 4)
 
     def __del__(self) -> None:
         for hold in self._all():
@@ -86,13 +106,7 @@ class Terms(ABC):
                     source=self,
                 )
 
-    @abstractmethod
-    def _new_owner(self) -> int:
-        """Return an owner number that was not used before."""
-
-    @abstractmethod
-    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[Held]:
-        """Return the present and past holds of this handle, of the owners that which selects."""
+    # ---- what the kinds of locks, and the two clients, bring ----
 
     @property
     @abstractmethod
@@ -101,21 +115,30 @@ class Terms(ABC):
 
     @property
     @abstractmethod
-    def _known(self) -> Owners:
-        """The table of holds of the client's owners."""
-
-    @property
-    @abstractmethod
     def _names(self) -> tuple[str, ...]:
         """The keys."""
 
     @abstractmethod
-    def _find(self) -> Held | None:
-        """Return the hold of this owner. A lost hold counts until its release."""
+    def _who(self) -> Who:
+        """Return the calling owner."""
 
     @abstractmethod
-    def _mine(self) -> Held:
-        """Return the hold of this owner; NotHeld if there is none."""
+    def _request(self, conn: Any, owner: int, who: Who) -> H:
+        """Make the hold to ask for."""
+
+    @abstractmethod
+    def _of(self, who: Who) -> H | None:
+        """Return an owner's hold, also a lost one that is not released."""
+
+    @abstractmethod
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
+        """Release. Return the arguments for _released."""
+
+    @abstractmethod
+    async def _released(self, hold: H, calls: list[Call]) -> None:
+        """Wait for the answers to a release, and raise the error that they report."""
+
+    # ---- questions ----
 
     @property
     def remaining(self) -> float:
@@ -138,6 +161,21 @@ class Terms(ABC):
         end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and still(hold) else 0
         return max(0.0, (end - w.now()) / 1e9) if end else None
 
+    @property
+    def held_count(self) -> int:
+        """How often this owner has acquired it without having released it; 0 if it is not held."""
+        return self._depth()
+
+    @property
+    def mode(self) -> Literal["exclusive", "shared"] | None:
+        """How this owner holds it; None if it is not held. A downgrade changes it."""
+        hold = self._find()
+        return None if hold is None or not still(hold) else "shared" if hold.shared else "exclusive"
+
+    def check(self) -> None:
+        """Raise LostError if the lock was lost, and NotHeld if this owner does not hold it. Waits for nothing."""
+        must(self._mine())
+
     def owned(self) -> bool:
         """Tell whether this owner holds it now. Sends nothing.
 
@@ -149,17 +187,106 @@ class Terms(ABC):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lock cannot be copied or sent to another process: its holder could not be told")
 
+    def _find(self) -> H | None:
+        """Return the hold of this owner. A lost hold counts until its release."""
+        return self._of(self._who())
+
+    def _mine(self) -> H:
+        """Return the hold of this owner; NotHeld if there is none."""
+        hold = self._find()
+        if hold is None:
+            raise self._not_held()
+        return hold
+
     def _depth(self) -> int:
         hold = self._find()
         return 0 if hold is None or hold.over else hold.count
 
-    def _not_held(self) -> NotHeld:
-        if self._owner is None and any(leaks(hold) for hold in self._all()):
-            return NotHeld(
-                f"{self._name}: held by another {self._unit}, which acquired it by this handle; "
-                f'to pass it between {self._unit}s, make the handle with owner="handle"'
-            )
-        return NotHeld(f"{self._name}: not held by this owner")
+    # ---- acquire ----
+
+    async def _acquire(self, who: Who, wait: int, sent: tuple[Any, Call, H] | None = None) -> bool:
+        """Acquire; false if it was not granted in time. sent: the first request, if it was sent already."""
+        if sent is None:
+            hold = self._of(who)
+            if hold is not None and self._reenter(who, hold):
+                return True
+            self._check(who, wait != 0)
+        client = self._client
+        if self._tell:
+            client._notifier.start()
+        tries, trace = Tries(wait), client._trace()
+        while True:
+            if sent is None:
+                conn = client._live() or await client._connect(tries.until())
+                asked = self._request(conn, self._number(who), who)
+                call: Call = conn.new_call(asked.op, asked)
+            else:
+                conn, call, asked = sent
+            pause = 0.0
+            try:
+                limit = tries.limit(client._timeout)
+                if sent is None:
+                    await conn.settled(asked, limit)
+                    conn.send(
+                        call, asked.named, asked.owner, asked.mode, tries.left, self._ttl, self._flags,
+                        *asked.beyond(trace),
+                    )  # fmt: skip
+                sent = None
+                await conn.answered(call, limit)
+                hold = conn.granted(call)
+                if hold is None:
+                    return False
+                hold = self._join(who, hold)
+                if self._adopt(hold):
+                    conn.watch(hold)
+                    self._keep(who, hold)
+                    return True
+                conn.give_up(hold)  # the hold was over before this thread or task ran
+                if tries.lapsed(hold):
+                    return False
+            except (ConnectionLost, Draining) as e:
+                # After either error nothing is held, so the request may be sent again.
+                pause = tries.refused(e, conn, client._closed)
+            except BaseException:  # no answer, cancelled, or an interrupt at any point above
+                conn.withdraw(call)
+                self._forget(who, asked)
+                raise
+            await client._pause(pause)
+            tries.paused()
+
+    def _number(self, who: Who) -> int:
+        """Return the owner's number: a new one, unless the owner has asked by this handle, too, and meanwhile."""
+        if isinstance(who, int):
+            return who
+        known = self._known.number(self._names[0], who, self._by)
+        return next(self._client._owners) if known is None else known
+
+    def _join(self, who: Who, hold: H) -> H:
+        """Return the hold that a grant counts for: itself, or one that the owner was granted at the same time."""
+        return hold
+
+    def _reenter(self, who: Who, hold: H) -> bool:
+        if hold.shared and not self._shared and sure(hold):
+            raise Upgrade("held shared by this owner; an exclusive hold could never be granted")
+        before = hold.count
+        try:
+            if sure(hold) and hold.conn.reenter(hold):
+                self._keep(who, hold)
+                self._adopt(hold)
+                return True
+        except BaseException:
+            if self._owner is None:  # otherwise other threads count, too
+                hold.count = before
+            raise
+        hold.conn.lapse(hold.each, w.now())
+        self._refuse_lost(hold)
+        self._forget(who, hold)
+        hold.conn.give_up(hold)
+        return False
+
+    def _adopt(self, hold: H) -> bool:
+        """Begin to report the hold's loss; false if it is not valid."""
+        return all(hold.conn.adopt(hold, tell) for tell in self._tell or (None,))
 
     def _refuse_lost(self, hold: Held) -> None:
         """Raise LostError if the hold was lost and its owner has not released it."""
@@ -182,36 +309,93 @@ class Terms(ABC):
                 stacklevel=w.outside()[1],
             )
 
-    def _exit_failed(self, e: LockError, body: BaseException | None) -> None:
-        """Report e, an error at the end of a scope whose body has failed, too. e may be the cause."""
+    # ---- release and changes ----
+
+    async def _answers(self, conn: Any, calls: list[Call], over: bool) -> None:
+        """Wait for the answers to a release; Unconfirmed if they do not come, unless the hold is lost anyway."""
+        limit = time.monotonic() + conn.timeout
+        try:
+            for c in calls:
+                await conn.answered(c, limit)
+        except ConnectionLost:
+            calls.clear()  # the end of the connection also releases
+        except Unavailable as e:
+            calls.clear()
+            if not over:
+                raise Unconfirmed(f"{e}; the release has been sent") from None
+
+    def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:
+        return self._changed(self._mine(), op, *fields)
+
+    async def _changed(self, hold: H, op: int, *fields: int) -> None:
+        must(hold)
+        conn = hold.conn
+        calls = [(each, conn.ask(op, each.key, each.owner, each.fence, *fields, hold=each)) for each in hold.each]
+        limit = time.monotonic() + conn.timeout
+        for each, c in calls:
+            await conn.answered(c, limit)
+            check(each, c.reply)
+        must(hold)
+
+    # ---- errors ----
+
+    def _not_held(self) -> NotHeld:
+        if self._owner is None and any(leaks(hold) for hold in self._all()):
+            return NotHeld(
+                f"{self._name}: held by another {self._unit}, which acquired it by this handle; "
+                f'to pass it between {self._unit}s, make the handle with owner="handle"'
+            )
+        return NotHeld(f"{self._name}: not held by this owner")
+
+    def _raises(self, e: LockError, body: BaseException | None) -> bool:
+        """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
+        if isinstance(e, Unconfirmed):
+            _log.info("%s: %s", self._name, e)  # the body ran under the lock
+            return False
+        if body is None:
+            return True
         if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
-            return
+            return False  # e may be the cause
         _log.warning("%s, whose body failed: %s", self._name, e)
         note(body, f"{self._name}: {e}")
+        return False
 
     def _not_acquired(self) -> NotAcquired:
         return NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
 
+    # ---- owners ----
 
-class Handle(Terms):
-    """A handle for one lock."""
+    @property
+    def _known(self) -> Owners:
+        known: Owners = self._client._known
+        return known
+
+    def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[H]:
+        """Return the present and past holds of this handle, of the owners that which selects."""
+        return [hold for who, hold in list(self._held.items()) if which is None or which(who)] if self._held else ()
+
+    def _keep(self, who: Who, hold: H) -> None:
+        self._held[who] = hold
+        if len(self._held) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._held, lambda hold: hold.over))
+
+    def _forget(self, who: Who, hold: H) -> None:
+        if self._held.get(who) is hold:
+            self._held.pop(who, None)
+
+
+class One(Handle[Hold[Any]]):
+    """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
 
     _mode = 0  # of an inspect: the lock, not the semaphore
 
-    def __init__(self, key: str, *terms: Any) -> None:
+    def __init__(self, client: Any, key: str, *terms: Any) -> None:
         self._key = w.check_key(key)
-        super().__init__(*terms)
+        super().__init__(client, *terms)
 
     @property
     def _name(self) -> str:
         return f"lock {self._key!r}"
-
-    @abstractmethod
-    def _find(self) -> Hold[Any] | None: ...
-
-    @abstractmethod
-    def _kept(self) -> Hold[Any] | None:
-        """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
 
     @property
     def _names(self) -> tuple[str, ...]:
@@ -231,51 +415,61 @@ class Handle(Terms):
         """
         return self._mine().fence
 
-    def _mine(self) -> Hold[Any]:
-        hold = self._find()
-        if hold is None:
-            raise self._not_held()
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
+        hold.keep = self._hold_for
         return hold
 
+    def _of(self, who: Who) -> Hold[Any] | None:
+        hold = self._held.get(who)
+        if hold is not None and not done(hold):
+            return hold
+        # A named owner may have acquired it by another handle.
+        return self._known.find(self._key, who) if isinstance(who, int) else None
 
-class HandleMany(Terms):
-    """A handle for several locks that are held together."""
+    def _kept(self) -> Hold[Any] | None:
+        """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
+        return None if self._owner is None else self._held.get(self._owner)
 
-    def __init__(self, keys: Iterable[str], *terms: Any) -> None:
-        self._keys = w.check_keys(keys)
-        super().__init__(*terms)
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
+        hold = self._mine()
+        calls = self._let_go_of(who, hold, wait, flags)
+        while calls is None:  # another thread of the same owner has released that hold meanwhile
+            hold = self._mine()
+            calls = self._let_go_of(who, hold, wait, flags)
+        return hold, calls if wait else []
 
-    @property
-    def _name(self) -> str:
-        some = ", ".join(map(repr, self._keys[:3]))
-        return f"locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
+    def _let_go_of(self, who: Who, hold: Hold[Any], wait: bool, flags: int) -> list[Call] | None:
+        """Release one count of a hold; None if none was left."""
+        conn = hold.conn
+        if not hold.lost and not sure(hold):
+            conn.lapse([hold], w.now())
+        if hold.lost:
+            last = conn.let_go_lost(hold)
+            if last is None:
+                return None
+            if last:
+                self._forget(who, hold)
+                conn.acknowledge([hold])
+            raise hold.loss(hold.lost)
+        before, calls = hold.count, list[Call]()
+        try:
+            if before <= 1:
+                self._forget(who, hold)
+            last = conn.release(hold, calls, wait, flags)
+        except ConnectionLost:
+            return []  # the end of the connection also releases
+        except Unavailable as e:
+            raise Unconfirmed(f"{e}; the connection has ended") from None
+        except BaseException:
+            conn.finish(hold, before, calls[-1] if calls else None)
+            raise
+        return None if last is None else calls
 
-    @abstractmethod
-    def _find(self) -> Holds[Any] | None: ...
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self._keys
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The locks' names, in the order in which they were given."""
-        return self._keys
-
-    @property
-    def fences(self) -> dict[str, int]:
-        """The fencing token of each lock by its key, in the order of the keys. NotHeld if not held.
-
-        They stay readable after a loss, until release, because that is when they matter. 0 for a degraded grant, which
-        has none.
-        """
-        return {hold.key: hold.fence for hold in self._mine().each}
-
-    def _mine(self) -> Holds[Any]:
-        holds = self._find()
-        if holds is None:
-            raise self._not_held()
-        return holds
+    async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
+        await self._answers(hold.conn, calls, False)
+        if calls:
+            check(hold, calls[-1].reply)
 
 
 class Tries:
@@ -360,27 +554,6 @@ def check(hold: Hold[Any], reply: w.Message) -> None:
         raise hold.loss(hold.lost or "gone")
     if reply[0] != OK:
         raise error(reply[0], w.text(reply))
-
-
-def missing(holds: Holds[Any]) -> str:
-    """Return which of several holds its owner has released by another handle; none is empty."""
-    return next((hold.key for hold in holds.each if hold.over and not hold.lost), "")
-
-
-def check_all(holds: Holds[Any], answers: list[tuple[str, int]], absent: str) -> None:
-    """Raise the worst error of a release of several, unless all are successes."""
-    if holds.lost:
-        raise holds.loss(holds.lost)
-    if absent:
-        raise NotHeld(f"lock {absent!r}: not held by this owner")
-    bad = list(filter(lambda answer: answer[1] != OK, answers))
-    gone = [key for key, _ in filter(lambda answer: answer[1] == NOT_HELD, bad)]
-    if gone:
-        raise {hold.key: hold for hold in holds.each}[gone[0]].loss("gone")
-    found = [error(code, f"lock {key!r}") for key, code in bad]
-    found.sort(key=lambda e: isinstance(e, Unconfirmed))
-    if found:
-        raise found[0]
 
 
 def sure(hold: Held) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ C = TypeVar("C", bound="Session")
 # An owner of locks: a thread, a task, or a number. A weakref does not keep a thread or task alive. Unlike an id, it
 # is not reused.
 Who = weakref.ref[Any] | int
+
+Entries = Sequence[tuple[str, int]]  # keys and fences
 
 # users name owners with numbers below it; the numbers from it on belong to one handle or one request
 OWN: Final = 1 << 32
@@ -46,7 +49,9 @@ class Origin:
 
     def __init__(self, handle: object, depth: int) -> None:
         self.handle = weakref.ref(handle)
-        frame, _ = w.outside(depth)
+        frame = sys._getframe(depth)
+        if frame.f_globals.get("__name__", "").startswith(w.PACKAGE):
+            frame, _ = w.outside(depth + 1)
         self.code, self.at = frame.f_code, frame.f_lasti  # the line is looked up when it is needed
 
     def __str__(self) -> str:
@@ -60,10 +65,12 @@ class Hold(Generic[C]):
     What a new hold has is in the class, so that the common case need not run __init__.
     """
 
+    op = w.ACQUIRE
     conn: C
     key: str
     owner: int
     shared = False
+    keep = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
     permits = 0  # number of permits of the semaphore; 0 for a lock
     fixed = False  # acquired with renew=False; a re-entry does not change that
     who: Who | None = None  # None if it is not in Owners (a permit, or a term of an election)
@@ -78,6 +85,8 @@ class Hold(Generic[C]):
     lost = ""  # the reason, once it was lost
     nth = 0  # the number of this loss on the connection
     over = False  # released or lost: no longer in the table
+    reads = 0  # of a readers-writer pair: how often it was acquired by each of the two handles
+    writes = 0
 
     def __init__(
         self,
@@ -117,6 +126,8 @@ class Hold(Generic[C]):
 
     def beyond(self, trace: str | None) -> tuple[object, ...]:
         """Return the fields after the flags of an acquire of it."""
+        if self.keep:
+            return self.permits, trace or "", self.keep
         if trace:
             return self.permits, trace
         return (self.permits,) if self.permits else ()
@@ -151,7 +162,7 @@ class Holds(Generic[C]):
     It has one count of each hold, and its own count of how often its owner has acquired all of them.
     """
 
-    __slots__ = ("conn", "count", "each", "owner", "tell")
+    op = w.ACQUIRE_MANY
 
     def __init__(
         self,
@@ -223,6 +234,30 @@ class Holds(Generic[C]):
         return self.conn.dead is None and all(not hold.over and hold.lasts(now) for hold in self.each)
 
 
+class Choice(Hold[C]):
+    """One hold of one of several keys; of which one, its grant says.
+
+    It is not in Owners unless its owner is named, because another key may be free.
+    """
+
+    op = w.ACQUIRE_ANY
+    keys: tuple[str, ...] = ()  # until it is granted
+
+    @property
+    def each(self) -> tuple[Hold[C], ...]:  # type: ignore[override]
+        """This hold, or before its grant those that it may become."""
+        if not self.keys:
+            return (self,)
+        return tuple(Hold(self.conn, key, self.owner, self.shared, who=self.who, by=self.by) for key in self.keys)
+
+    @property
+    def named(self) -> list[str]:  # type: ignore[override]
+        return list(self.keys)
+
+    def beyond(self, trace: str | None) -> tuple[object, ...]:
+        return (trace,) if trace else ()
+
+
 def lost(hold: Hold[Any] | Holds[Any]) -> str:
     """Return the reason of a hold's loss, also while its connection is ending; empty if it is not lost."""
     return hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
@@ -263,7 +298,7 @@ class Call:
     id = 0
     hold: Hold[Any] | Holds[Any] | None = None
     target = 0  # of a cancel: the acquire
-    entries = 0  # of a release-many: how many codes answer it
+    what: Entries = ()  # of a release-many: what it releases
     sent = False
     done = False  # there is a reply or an error; set last
     reply: w.Message = ()
@@ -271,11 +306,10 @@ class Call:
     abandoned = False  # no thread waits any more
     waiter: threading.Lock | None = None  # locked; its release wakes the caller
 
-    def __init__(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, target: int = 0, entries: int = 0) -> None:
+    def __init__(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> None:
         self.op = op
         self.hold = hold
-        self.target = target
-        self.entries = entries
+        self.what = what
 
     def asleep(self) -> bool:
         """Tell whether a caller waits, or is about to, and may read for all threads."""

@@ -1,4 +1,4 @@
-"""A handle for one lock, for threads: the class for users."""
+"""A handle for one lock, for threads."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Final
 from msgpack import unpackb
 
 from . import _wire as w
-from ._conn import READ, Conn
-from ._errors import ConnectionLost, LockError, Unavailable, Unconfirmed
-from ._handle import Handle, check, done, must, sure
-from ._hold import Call, Here, Hold, Who
+from ._conn import READ
+from ._errors import ConnectionLost, LockError
+from ._handle import One, run
+from ._hold import Call, Here, Hold
 from ._inspect import Inspection, inspection
 from ._scope import Scope
 from ._trace import OPENTELEMETRY, current, nowhere
@@ -26,71 +26,7 @@ _OK: Final = (0,)  # a reply that was a success
 _here = Here()
 
 
-class One(Scope[Hold[Conn]], Handle):
-    """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
-
-    def release(self) -> None:
-        """Release it, or one of several acquires of it.
-
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
-        ever released. Unconfirmed if the store has not confirmed.
-        """
-        while not self._release(self._mine()):
-            pass  # another thread of the same owner has released that hold meanwhile
-
-    def _release(self, hold: Hold[Conn]) -> bool:
-        """Release one count of a hold; false if none was left."""
-        if not hold.lost and not sure(hold):
-            hold.conn.lapse([hold], w.now())
-        if hold.lost:
-            last = hold.conn.let_go_lost(hold)
-            if last is None:
-                return False
-            if last:
-                self._forget(hold)
-                hold.conn.acknowledge([hold])
-            raise hold.loss(hold.lost)
-        before = hold.count
-        try:
-            if before <= 1:
-                self._forget(hold)
-            reply = hold.conn.release(hold)
-        except ConnectionLost:
-            return True  # the end of the connection also releases
-        except Unavailable as e:
-            raise Unconfirmed(f"{e}; the release has been sent") from None
-        except BaseException:
-            if not hold.over:
-                hold.conn.finish(hold, before, None)
-            raise
-        if reply:
-            check(hold, reply)
-        return reply is not None
-
-    def extend(self, ttl: float | None = None) -> None:
-        """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
-
-        Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
-        then the earlier validity still counts.
-        """
-        self._change(w.RENEW, w.to_ttl(ttl))
-
-    def inspect(self) -> Inspection:
-        """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
-
-        The daemon may need several requests to the store. Limit if too many such requests of this client are not
-        answered yet.
-        """
-        return inspection(self._client._ask(w.INSPECT, self._key, self._mode, w.NAMES))
-
-    def _change(self, op: int, *fields: int) -> None:
-        hold = self._mine()
-        must(hold)
-        check(hold, hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold))
-        must(hold)
-
-
-class Lock(One):
+class Lock(Scope[Hold[Any]], One):
     """A handle for one lock, made by Client.lock.
 
     Any thread may use it. The owner is the handle and the thread together, unless an owner was named. So a second
@@ -112,8 +48,8 @@ class Lock(One):
             conn is None
             or not conn.fast
             or timeout != -1
-            or self._owner is not None
-            or (self._on_lost is not None and client._notifier._thread is None)
+            or self._general
+            or (self._tell and client._notifier._thread is None)
         ):
             return super().acquire(blocking, timeout)
         traced = client._trace
@@ -191,25 +127,31 @@ class Lock(One):
                 if reads and (conn._pending or conn._late):
                     conn._pass_on()
             if c.id:
-                return self._acquire(wait, (conn, c, hold))
+                return run(self._acquire(who, wait, (conn, c, hold)))
         except BaseException as e:
             if applying and inbox:
                 conn.interrupted(e)
             if not c.abandoned:
                 conn.withdraw(c)
-                self._forget(hold)
+                self._forget(who, hold)
             raise
         return super().acquire(blocking, timeout)
 
-    def release(self) -> None:
+    def release(self, wait: bool | None = None, *, now: bool = False) -> None:
         """Release it, or one of several acquires of it.
+
+        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
+        now: a lock with ``keep`` opens at once.
 
         NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
         ever released. Unconfirmed if the store has not confirmed.
         """
+        if wait is None:
+            wait = self._confirm
         hold = self._held.get(_here.who)
         if (
             hold is None
+            or self._general
             or hold.count != 1
             or hold.grants != 1
             or hold.over
@@ -217,7 +159,10 @@ class Lock(One):
             or not hold.conn.fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            return super().release()
+            run(self._released(*self._let_go(self._who(), wait, w.NOW if now else 0)))
+            return None
+        if not wait:
+            return self._send_release(hold)
         conn, c = hold.conn, _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
@@ -266,56 +211,68 @@ class Lock(One):
                 if reads and (conn._pending or conn._late):
                     conn._pass_on()
             if c.id:
-                self._forget(hold)
-                return self._answered(hold, c)
+                self._forget(at[1], hold)
+                return run(self._released(hold, [c]))
         except LockError:
             raise
         except BaseException as e:
             if applying and inbox:
                 conn.interrupted(e)
-            self._forget(hold)
+            self._forget(at[1], hold)
             conn.finish(hold, 1, c)
             raise
-        return super().release()
+        return super().release(wait)
 
-    def _answered(self, hold: Hold[Conn], c: Call) -> None:
-        """Wait for the answer to a release that was sent."""
-        conn = hold.conn
+    def _send_release(self, hold: Hold[Any]) -> None:
+        """Release without an answer: send, and forget the hold."""
+        conn, c = hold.conn, _new_call(Call)
+        at: tuple[str, Any] = hold.key, hold.who
         try:
-            if not conn.wait(c, time.monotonic() + conn.timeout):
-                raise conn.silent()
-        except ConnectionLost:
+            with conn._wlock:
+                data = conn._pack((3, w.MAX_INT, hold.key, hold.owner, hold.fence, 4))
+                data = len(data).to_bytes(4, "big") + data
+                with conn._mu:
+                    entries = conn.owners._entries
+                    if conn.fast and not hold.over and entries.get(at) == (hold,):
+                        hold.count, hold.over = 0, True
+                        del conn._holds[hold.key, hold.owner]
+                        del entries[at]
+                        if hold.tell:
+                            conn.let_gone(hold)
+                if hold.over and not hold.lost:
+                    self._held.pop(at[1], None)
+                    c.sent = conn._sock.send(data) == len(data)
+                    if not c.sent:
+                        conn.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
+                    return
+        except OSError as e:
+            conn.failed(e, c)
             return  # the end of the connection also releases
-        except Unavailable as e:
-            raise Unconfirmed(f"{e}; the release has been sent") from None
-        check(hold, c.reply)
+        except BaseException:
+            self._forget(at[1], hold)
+            conn.finish(hold, 1, c)
+            raise
+        super().release(False)
+
+    def downgrade(self) -> None:
+        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
+        run(self._change(w.DOWNGRADE))
 
     def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
         return bool(w.numbers(self._client._ask(w.INSPECT, self._key), 1)[0])
 
-    def downgrade(self) -> None:
-        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
-        self._change(w.DOWNGRADE)
+    def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the lock, and for its holders on any host.
 
-    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
-        return Call(w.ACQUIRE, hold), hold
-
-    def _kept(self) -> Hold[Conn] | None:
-        return None if self._owner is None else self._held.get(self._owner)
-
-    def _find(self) -> Hold[Conn] | None:
-        who = self._who()
-        hold = self._held.get(who)
-        if hold is not None and not done(hold):
-            return hold
-        # A named owner may have acquired it by another handle.
-        return self._known.find(self._key, who) if isinstance(who, int) else None
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
+        """
+        return inspection(self._client._ask(w.INSPECT, self._key, 0, w.NAMES))
 
 
 def _after_fork() -> None:
-    """Look again which thread this is: in a child it may have another Thread."""
+    """Look again which thread this is: a child may have another Thread for it."""
     global _here
     _here = Here()
 

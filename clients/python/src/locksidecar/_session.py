@@ -11,11 +11,12 @@ undo or repeat a step, the connection ends, and with it every hold.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from . import _wire as w
 from ._errors import (
@@ -24,15 +25,20 @@ from ._errors import (
     OK,
     REASONS,
     TIMEOUT,
+    UNKNOWN,
     ConnectionLost,
     Invalid,
     LockError,
+    LostError,
     ProtocolError,
     Unavailable,
     error,
 )
-from ._hold import Call, Hold, Holds
-from ._table import Before, Entries, Lost, Owners, Table, what
+from ._hold import Call, Entries, Hold, Holds
+from ._table import Before, Lost, Owners, Table, what
+
+_LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
+_log: Final = logging.getLogger("locksidecar")
 
 
 class Session(Table, ABC):
@@ -46,6 +52,7 @@ class Session(Table, ABC):
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
+        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # holds whose quiet release was sent
         self._ids = 0
         self._rest = b""  # the beginning of a message
         self._pack = w.packer()
@@ -57,6 +64,21 @@ class Session(Table, ABC):
     @abstractmethod
     def send(self, c: Call, *fields: object) -> None:
         """Send a request, without waiting except for space; LockError if the connection has ended."""
+
+    @abstractmethod
+    async def answered(self, c: Call, limit: float | None) -> None:
+        """Wait until the reply has come; Unavailable if the monotonic clock has reached limit.
+
+        Raises the error that has ended the connection.
+        """
+
+    @abstractmethod
+    async def settled(self, hold: Hold[Any] | Holds[Any], limit: float | None) -> None:
+        """Wait until the owner may request hold: see unsettled."""
+
+    @abstractmethod
+    def watch(self, hold: Hold[Any] | Holds[Any]) -> None:
+        """Check the hold's validity from now on."""
 
     @abstractmethod
     def catch_up(self) -> None:
@@ -98,14 +120,17 @@ class Session(Table, ABC):
 
     def enter(self, c: Call, fields: tuple[object, ...]) -> bytes:
         """Number a request, expect its reply, and return its frame. One caller at a time."""
-        number = self._ids + 1
+        quiet = c.op == w.RELEASE and bool(int(str(fields[3])) & w.QUIET)
+        number = w.MAX_INT if quiet else self._ids + 1
         data = w.frame(c.op, number, *fields, pack=self._pack)
         if len(data) > self.max_frame + w.HEADER:
             raise Invalid(f"the request has {len(data)} bytes, a frame of the daemon's {self.max_frame}")
         with self._mu:
             if self.dead is not None:
                 raise self.gone()
-            if c.op in (w.ACQUIRE, w.ACQUIRE_MANY):
+            if quiet:
+                return data
+            if c.op in (w.ACQUIRE, w.ACQUIRE_MANY, w.ACQUIRE_ANY):
                 self.owners.ask(c, waits=fields[3] != 0)
             elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
                 c.hold.shared = True  # at once, because the daemon admits readers before its answer comes
@@ -141,6 +166,64 @@ class Session(Table, ABC):
     def silent(self) -> Unavailable:
         """Make the error for a missing answer."""
         return Unavailable(f"the daemon has not answered for {self.timeout:g} s")
+
+    def new_call(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> Call:
+        """Make a request whose answer is waited for."""
+        return Call(op, hold, what)
+
+    def ask(self, op: int, *fields: object, hold: Hold[Any] | None = None) -> Call:
+        """Send a request whose answer is waited for."""
+        c = self.new_call(op, hold)
+        self.send(c, *fields)
+        return c
+
+    async def call(self, op: int, *fields: object) -> w.Message:
+        """Send one request and return its reply; an error if there is none in time."""
+        c = self.ask(op, *fields)
+        await self.answered(c, time.monotonic() + self.timeout)
+        return c.reply
+
+    def release(self, hold: Hold[Any], calls: list[Call], wait: bool = True, flags: int = 0) -> bool | None:
+        """Release one count. For the last one tell the daemon, and add the requests that it has to answer to calls.
+
+        True for the last one; None if no count was left. Without wait there is no answer.
+        """
+        last = self.let_go(hold)
+        if last and not wait:
+            calls.append(Call(w.RELEASE))
+            self.let_gone(hold)
+            flags |= w.QUIET if hold.grants <= 1 else w.QUIET | w.ALL
+            self.send(calls[-1], hold.key, hold.owner, hold.fence, flags)
+            return True
+        for _ in range(max(1, hold.grants) if last else 0):  # more than one only if the owner asked twice at once
+            calls.append(self.new_call(w.RELEASE))
+            self.send(calls[-1], hold.key, hold.owner, hold.fence, flags)
+        return last
+
+    def let_gone(self, hold: Hold[Any]) -> None:
+        """Remember the hold of a quiet release, to report its failure. Only the last ones are remembered."""
+        if hold.tell:
+            self._let_gone[hold.key, hold.owner, hold.fence] = hold
+            if len(self._let_gone) > _LET_GONE:
+                self._let_gone.pop(next(iter(self._let_gone)), None)
+
+    def release_many(self, holds: Holds[Any], before: Before, calls: list[Call], wait: bool) -> bool:
+        """Release one count of all. For the last one do as release does; before is as in let_go_all.
+
+        False if no count was left.
+        """
+        gone = self.let_go_all(holds, before)
+        if gone and not wait:  # a release-many cannot be quiet
+            calls.extend(Call(w.RELEASE, None, [entry]) for entry in gone)
+            for hold in holds.each:
+                self.let_gone(hold)
+            for c in calls:
+                self.send(c, c.what[0][0], holds.owner, c.what[0][1], w.QUIET)
+            return True
+        calls.extend(self.new_call(w.RELEASE_MANY, None, entries) for entries in w.batches(gone or (), self.max_frame))
+        for c in calls:
+            self.send(c, c.what, holds.owner, 0)
+        return gone is not None
 
     def granted(self, c: Call) -> Any:
         """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.
@@ -178,16 +261,12 @@ class Session(Table, ABC):
             raise
 
     def _cancel(self, c: Call, hold: Hold[Any] | Holds[Any]) -> Call:
-        cancel = self.canceling()
+        cancel = self.new_call(w.CANCEL)
         cancel.target = c.id
         if isinstance(hold.each[0].who, int):  # other owners have a number of their own for each acquire
             with self._mu:
                 self._cancels.update(((each.key, each.owner), cancel) for each in hold.each)
         return cancel
-
-    def canceling(self) -> Call:
-        """Return a new cancel."""
-        return Call(w.CANCEL)
 
     def unsettled(self, hold: Hold[Any] | Holds[Any]) -> Call | None:
         """Return an unanswered cancel of an acquire that hold's owner gave up, or None.
@@ -227,7 +306,7 @@ class Session(Table, ABC):
         try:
             hold.count = 1
             for entries in w.batches(self.let_go_all(hold, []) or (), self.max_frame):
-                self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, hold.owner, w.ASYNC)
+                self.send(Call(w.RELEASE_MANY, None, entries), entries, hold.owner, w.ASYNC)
             self.acknowledge(hold.each)
         except LockError:
             pass
@@ -265,18 +344,18 @@ class Session(Table, ABC):
             if not lost and (c is None or not c.sent):  # a second release would be for a hold that is gone
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
-    def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[tuple[Call, Entries]]) -> None:
+    def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[Call]) -> None:
         """Finish a release of several that an interrupt has left at an unknown point."""
         with self._mu:
             if count > 1:
                 holds.count = count - 1
                 return
             gone = self._end_all(holds, before or what(holds))
-        unsent = [entries for _, entries in filter(lambda call: not call[0].sent, calls)]
+        unsent = [c.what for c in filter(lambda c: not c.sent, calls)]
         left = unsent if calls else w.batches(gone, self.max_frame)
         with contextlib.suppress(LockError):
             for entries in left:
-                self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, holds.owner, w.ASYNC)
+                self.send(Call(w.RELEASE_MANY, None, entries), entries, holds.owner, w.ASYNC)
 
     # ---- replies and pushes ----
 
@@ -307,8 +386,8 @@ class Session(Table, ABC):
                 self._grant(c, c.hold, m)
             elif c.hold is not None:
                 self._grant_many(c, c.hold, m)
-            elif c.entries:
-                w.codes(m, c.entries)
+            elif c.what:
+                w.codes(m, len(c.what))
             else:
                 w.numbers(m, 1)  # every other success that this client asks for begins with a number
             c.reply = m
@@ -337,6 +416,15 @@ class Session(Table, ABC):
                 if found is None or found.fence != fence:
                     return
                 self._lose(found, REASONS.get(reason, f"reason {reason}"))
+        elif m[0] == w.RELEASE_FAILED:
+            key = w.text(m)
+            owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)
+            why = LostError(key, fence, owner, "unconfirmed" if code == UNKNOWN else "gone")
+            gone = self._let_gone.pop((key, owner, fence), None)
+            if gone is None:
+                _log.warning("%s, as its release without wait has told", why)
+            else:
+                self._lost(gone, why, False)
         elif m[0] == w.FATAL:
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 

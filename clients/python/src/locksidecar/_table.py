@@ -9,17 +9,16 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from . import _wire as w
-from ._errors import AlreadyHeld, LockError, LostError
-from ._hold import OWN, Call, Hold, Holds, Once, Origin, Who, ended, lost
+from ._errors import AlreadyHeld, LockError, LostError, ProtocolError
+from ._hold import OWN, Call, Choice, Entries, Hold, Holds, Once, Origin, Who, ended, lost
 
 Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
-Entries = Sequence[tuple[str, int]]  # of a release-many: keys and fences
 Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
@@ -43,6 +42,14 @@ class Owners:
         """Return the owner's holds of a key, also lost ones that are not released. Takes no lock."""
         entries = self._entries.get((key, who), ())
         return [entry for entry in entries if isinstance(entry, Hold) and not stale(entry)]
+
+    def number(self, key: str, who: Who, by: Origin) -> int | None:
+        """Return the number under which a handle has a hold for the owner, or asks for one. Takes no lock."""
+        for entry in self._entries.get((key, who), ()):
+            hold = entry if isinstance(entry, Hold) else entry.hold and entry.hold.each[0]
+            if hold and hold.by is by and not stale(entry) and not lost(hold):
+                return hold.owner
+        return None
 
     def find(self, key: str, who: int) -> Hold[Any] | None:
         """Return a named owner's hold of a key, also a lost one that is not released. Takes no lock."""
@@ -172,7 +179,12 @@ class Table:
     def _grant(self, c: Call, hold: Hold[Any], m: w.Message) -> None:
         """Record the grant that answers c. The caller has mu."""
         fields = w.numbers(m, 6)
-        if c.op == w.ACQUIRE:
+        if isinstance(hold, Choice) and hold.keys:
+            index = w.numbers(m[6:], 1)[0] if len(m) > 8 else len(hold.keys)
+            if index >= len(hold.keys):
+                raise ProtocolError("the position of the granted key is missing")
+            hold.key, hold.keys = hold.keys[index], ()
+        if c.op in (w.ACQUIRE, w.ACQUIRE_ANY):
             c.hold = hold = self._fresh(c, hold, fields[0])
             if c.abandoned:
                 self._late.append(hold)

@@ -1,4 +1,4 @@
-"""The rules of leader election for all drivers: a term, and the failures that a campaign survives. No I/O.
+"""Leader election for all drivers: a term, and a campaign from start to stop. No I/O.
 
 A campaign is one loop: acquire a hold, lead as long as it lasts, release. Everything that happens to it is a condition
 to check (a request, the state of the hold), and a wake-up to check again. So nothing can be missed, and the order of
@@ -7,20 +7,26 @@ events does not matter.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Final
 
 from . import _wire as w
-from ._errors import Limit, LostError, Unavailable
+from ._errors import OK, Limit, LockError, LostError, Unavailable
 from ._handle import sure
-from ._hold import Hold
+from ._hold import Call, Hold, Note, Origin, Told
 
 # These errors end no campaign, because they may pass.
 MENDS: Final = (Unavailable, Limit)
 
 STEP: Final = 1.0  # seconds after which a term is checked, because timers do not count the time that a machine sleeps
 _LONGEST: Final = 2.0  # seconds between two attempts
+
+log: Final = logging.getLogger("locksidecar")
 
 
 class Pauses:
@@ -39,10 +45,11 @@ class Pauses:
 
     @property
     def first(self) -> bool:
-        """Reset the pause after a success."""
+        """Whether there was no failure since the last success."""
         return self._next == 0.05
 
     def reset(self) -> None:
+        """Reset the pause after a success."""
         self._next = 0.05
 
 
@@ -96,19 +103,58 @@ class BaseTerm:
             e = e.__cause__
         return False
 
+    def _lost_failed(self, key: str, e: BaseException) -> None:
+        """Record that on_lost has failed."""
+        if self._failure is not None:
+            log.exception("election %r: on_lost failed, as on_elected had", key)
+        else:
+            self._failure = e
+
     def __repr__(self) -> str:
         state = "over" if self._over() else "lasts"
         return f"<locksidecar.{type(self).__name__} {self.key!r} fence {self.fence} {state}>"
 
 
-class BaseCampaign:
-    """The requests to a campaign, and its result."""
+class BaseCampaign(ABC):
+    """The requests to a campaign, its course, and its result."""
 
-    def __init__(self) -> None:
+    _cancellations: tuple[type[BaseException], ...] = ()  # what is a stop when it is raised during a wait
+
+    def __init__(
+        self, client: Any, key: str, ttl: int, on_elected: Callable[..., Any], on_lost: Callable[..., Any], by: Origin
+    ) -> None:
+        self._client = client
+        self._key = key
+        self._ttl = ttl
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._by = by
+        self._election = by.handle()  # kept alive: its terms must not look like terms of a discarded handle
         self.pid = os.getpid()  # a forked child has campaigns of its own
         self.stopping = False
         self.resigning: BaseTerm | None = None
         self.error: BaseException | None = None  # the error that ended it
+
+    @abstractmethod
+    def wake(self) -> None:
+        """Make the campaign check again."""
+
+    @abstractmethod
+    async def _rest(self, most: float) -> None:
+        """Wait for wake, for so many seconds at most."""
+
+    @abstractmethod
+    async def _lead(self, hold: Hold[Any]) -> None:
+        """Lead until the term is over. Raises the error of a callback."""
+
+    @abstractmethod
+    def _cancelled(self, e: BaseException) -> None:
+        """Record a cancellation."""
+
+    def stop(self) -> None:
+        """Ask for the end. Takes no lock, so that it may be called anywhere."""
+        self.stopping = True
+        self.wake()
 
     def lasts(self, term: BaseTerm) -> bool:
         """Tell whether a term continues."""
@@ -116,3 +162,145 @@ class BaseCampaign:
             return False
         # not lost: the connection is just ending, and the loss will be reported
         return not term._over() or not term._hold.lost
+
+    async def _course(self) -> None:
+        """Campaign until stop."""
+        self._client._notifier.start()  # so that silence is noticed soon
+        pauses = Pauses()
+        while not self.stopping:
+            hold = await self._win(pauses)
+            if hold is not None:
+                await self._lead(hold)
+
+    async def _win(self, pauses: Pauses) -> Hold[Any] | None:
+        """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
+        client, began, hold = self._client, time.monotonic(), None
+        try:
+            hold = await self._ask(client._live() or await client._connect(began))
+        except self._cancellations as e:
+            self._cancelled(e)
+        except MENDS as e:
+            if client._closed and not self.stopping:
+                raise
+            log.log(logging.WARNING if pauses.first else logging.INFO, "election %r goes on: %s", self._key, e)
+        if hold is not None:
+            pauses.reset()
+            return hold
+        until = time.monotonic() + pauses.next(time.monotonic() - began)
+        while not self.stopping and time.monotonic() < until:
+            await self._rest(until - time.monotonic())
+        return None
+
+    async def _ask(self, conn: Any) -> Hold[Any] | None:
+        """Ask for the lock, and wait for it without bound, or until stop."""
+        hold = Hold(conn, self._key, next(self._client._owners), False, by=self._by)
+        call = Told(w.ACQUIRE, self.wake, hold)
+        try:
+            conn.send(call, hold.key, hold.owner, 0, -1, self._ttl, 0)
+            await self._answer(conn, call)
+            if self.stopping:
+                conn.withdraw(call)
+                return None
+            if call.error is not None:
+                raise call.error
+            if conn.granted(call) is None:  # the longest wait that the daemon allows is over
+                return None
+            if conn.adopt(hold, Note(self.wake)):
+                conn.watch(hold)
+                return hold
+            conn.give_up(hold)  # the hold was over before this thread or task ran
+            return None
+        except BaseException:
+            conn.withdraw(call)
+            raise
+
+    async def _answer(self, conn: Any, call: Told) -> None:
+        while not call.done and not self.stopping:
+            await self._rest(conn.step)
+            conn.listen(conn.catch_up)
+
+    async def _last(self, term: BaseTerm) -> None:
+        while self.lasts(term):
+            await self._rest(min(STEP, term.remaining + 0.001))
+
+    async def _release(self, hold: Hold[Any]) -> None:
+        if hold.over:
+            hold.conn.give_up(hold)
+            return
+        calls: list[Call] = []
+        try:
+            hold.conn.release(hold, calls)  # this has released; the rest only waits
+            for c in calls:
+                await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
+                if c.reply[0] != OK:
+                    log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
+        except self._cancellations as e:
+            self._cancelled(e)
+        except LockError as e:  # the release has been sent, or the connection has ended, which also releases
+            log.info("election %r: %s", self._key, e)
+
+
+class BaseElection:
+    """What all candidates can tell.
+
+    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
+    fence.
+
+    When this candidate ends a term, it releases the lock only after both callbacks have returned. So no successor
+    begins while this term still works. One candidate never has two terms at once: on_elected is not called again before
+    both have returned.
+
+    An exception of either callback ends the term and the campaign, and on_lost is called if it was not yet. run and
+    stop raise the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and
+    errors raised from it, do not count.
+
+    These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of it is
+    reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it: Denied,
+    Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
+
+    A forked child does not lead, and has no campaign; it may start one.
+    """
+
+    _campaign: Any = None
+
+    def __init__(
+        self, client: Any, key: str, on_elected: Callable[..., Any], on_lost: Callable[..., Any], ttl: float | None
+    ) -> None:
+        self._client = client
+        self._key = w.check_key(key)
+        self._ttl = w.to_ttl(ttl)
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._by = Origin(self, 4)
+
+    @property
+    def key(self) -> str:
+        """What the election is for."""
+        return self._key
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
+        return self._term() is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the last campaign, if there was one."""
+        campaign = self._ours()
+        return None if campaign is None else campaign.error
+
+    def _term(self) -> Any:
+        """Return the present term; None if this candidate does not lead now."""
+        campaign = self._ours()
+        term = None if campaign is None else campaign.term
+        return None if term is None or term._over() else term
+
+    def _ours(self) -> Any:
+        """Return this process's campaign."""
+        if self._campaign is not None and self._campaign.pid != os.getpid():
+            self._campaign = None
+        return self._campaign
+
+    def __repr__(self) -> str:
+        module = type(self).__module__.removesuffix("._election")
+        return f"<{module}.Election {self._key!r} {'leads' if self.is_leader else 'does not lead'}>"

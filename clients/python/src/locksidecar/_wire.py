@@ -26,27 +26,34 @@ INSPECT: Final = 7
 ACQUIRE_MANY: Final = 8
 RELEASE_MANY: Final = 9
 PING: Final = 10
+ACQUIRE_ANY: Final = 13
+FORCE_UNLOCK: Final = 14
 
 LOST: Final = 64
 KEEPALIVE: Final = 65
 FATAL: Final = 67
+RELEASE_FAILED: Final = 68
 
 PERMIT: Final = 2  # mode of an acquire
 FIXED: Final = 1  # flag of an acquire
 ASYNC: Final = 1  # flags of a release
 ALL: Final = 2
+QUIET: Final = 4
+DETACHED: Final = 8
+NOW: Final = 16
 NAMES: Final = 1  # flag of an inspect: names the holders on any host
 
 VERSION: Final = 1
 HEADER: Final = 4
 MAX_FRAME: Final = 65536  # before a welcome has stated another limit
 MAX_KEYS: Final = 1024  # of an acquire-many, or a release-many
+MAX_CHOICE: Final = 64  # keys of an acquire-any
 MAX_PERMITS: Final = 10_000  # of a semaphore
 MAX_WAIT: Final = 1 << 40  # milliseconds
 MAX_INT: Final = (1 << 63) - 1
 LEVELS: Final = 8  # of nesting; the message's own array is level 0
 
-_PACKAGE: Final = __name__.partition(".")[0] + "."
+PACKAGE: Final = __name__.partition(".")[0] + "."
 _HOUR: Final = 3600.0
 
 Message = tuple[Any, ...]
@@ -198,6 +205,8 @@ _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 def check_key(key: str) -> str:
     """Return key if it is valid: 1 to 512 bytes of UTF-8 without control characters."""
+    if type(key) is str and key.isascii() and key.isprintable() and 0 < len(key) <= 512:
+        return key
     if not isinstance(key, str):
         raise TypeError(f"a key is a str, not {type(key).__name__}")
     try:
@@ -211,13 +220,13 @@ def check_key(key: str) -> str:
     return key
 
 
-def check_keys(keys: Iterable[str]) -> tuple[str, ...]:
-    """Return keys if they can be acquired together: 1 to 1,024 of them, each once."""
+def check_keys(keys: Iterable[str], most: int = MAX_KEYS) -> tuple[str, ...]:
+    """Return keys if one request may name them: 1 to so many of them, each once."""
     if isinstance(keys, str):
         raise TypeError("keys are several; lock is for one")
     checked = tuple(map(check_key, keys))
-    if not 1 <= len(checked) <= MAX_KEYS:
-        raise Invalid(f"{len(checked)} keys; 1 to {MAX_KEYS} are allowed")
+    if not 1 <= len(checked) <= most:
+        raise Invalid(f"{len(checked)} keys; 1 to {most} are allowed")
     if len(set(checked)) < len(checked):
         raise Invalid("a key is there twice")
     return checked
@@ -248,13 +257,13 @@ class Seconds(float):
     """A duration that is certainly in seconds, however long: check_unit does not warn of it."""
 
 
-def to_ttl(ttl: float | None) -> int:
+def to_ttl(ttl: float | None, name: str = "ttl") -> int:
     """Return a TTL in milliseconds, 0 for the daemon's own."""
     if ttl is None:
         return 0
     if not 0 < ttl < math.inf:
-        raise Invalid("a TTL is a positive number of seconds")
-    check_unit(ttl, "ttl")
+        raise Invalid(f"{name} is a positive number of seconds")
+    check_unit(ttl, name)
     return max(1, round(ttl * 1000))
 
 
@@ -286,7 +295,7 @@ def outside(depth: int = 1) -> tuple[FrameType, int]:
     depth: how many frames are known to be inside the package.
     """
     frame, level = sys._getframe(depth), depth
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
     return frame, level
 

@@ -5,6 +5,7 @@
 ...         await update(order, fence=held.fence)
 """
 
+from .._base import ReadWriteLock
 from .._errors import (
     AlreadyHeld,
     Canceled,
@@ -24,15 +25,13 @@ from .._errors import (
     Upgrade,
 )
 from .._inspect import Holder, Inspection
-from ._campaign import Term
 from ._client import Client
-from ._election import Election
-from ._lock import Lock
-from ._locks import Locks
-from ._semaphore import Semaphore
+from ._election import Election, Term
+from ._lock import AnyLock, Lock, Locks, Semaphore
 
 __all__ = [
     "AlreadyHeld",
+    "AnyLock",
     "Canceled",
     "Client",
     "ConnectionLost",
@@ -50,6 +49,7 @@ __all__ = [
     "NotAcquired",
     "NotHeld",
     "ProtocolError",
+    "ReadWriteLock",
     "Semaphore",
     "Term",
     "Unavailable",

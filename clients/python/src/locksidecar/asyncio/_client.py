@@ -3,37 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import logging
 import math
-import os
 import random
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from .. import _wire as w
-from .._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from .._handle import Owner
-from .._hold import OWN, Hold, Note
-from .._path import socket_path, unreachable
-from .._table import Owners
-from .._trace import Trace, current, nowhere
-from ._campaign import Elected
-from ._campaign import Lost as TermLost
-from ._conn import Conn, after_fork
-from ._election import Election
-from ._lock import Lock
-from ._locks import Locks
-from ._semaphore import Semaphore
-
-_log: Final = logging.getLogger("locksidecar")
-_clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+from .._base import Base, log
+from .._errors import ConnectionLost, LockError, LostError, Unavailable
+from .._hold import Hold, Note
+from .._path import unreachable
+from ._conn import Conn
+from ._election import Elected, Election
+from ._election import Lost as TermLost
+from ._lock import AnyLock, Lock, Locks, PairedLock, Semaphore
 
 
-class Client:
+class Client(Base[Lock, Locks, Semaphore, AnyLock]):
     """A connection to the daemon on this host, for any number of tasks of one event loop.
 
     It connects when it is first needed, and again after the daemon has restarted. It belongs to
@@ -41,117 +30,12 @@ class Client:
     RuntimeError. All times are in seconds.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str] | None = None,
-        name: str | None = None,
-        *,
-        label: str = "",
-        timeout: float = 5.0,
-        trace: Trace | None = current,
-    ) -> None:
-        """Set the daemon's socket, and the name of this client in the daemon's lists. Needs no running loop.
-
-        path: by default LOCKSIDECAR_SOCKET, or else the daemon's default path.
-        name, label: names for people; by default the program's name.
-        timeout: how long the daemon may take to answer, in addition to the wait of an acquire.
-        trace: a function that returns the traceparent (W3C Trace Context) of an acquire, or None. The acquiring task
-        calls it for each acquire. By default it returns OpenTelemetry's current span, if the program uses that. With
-        trace=None no acquire has a traceparent.
-        """
-        if not timeout > 0:
-            raise ValueError("timeout must be positive")
-        w.check_unit(timeout, "timeout")
-        self._path = socket_path(path)
-        self._name = w.program(name)
-        self._label = label
-        self._timeout = timeout
-        self._trace: Trace = trace or nowhere
-        self._owners = itertools.count(OWN)
-        # ends the connection when the client is garbage collected
-        self._forgotten: weakref.finalize[[Conn], Client] | None = None
-        self._reset()
-        self._closed = False
-        _clients.add(self)
+    _kinds = Lock, Locks, Semaphore, AnyLock, PairedLock
 
     def _reset(self) -> None:
-        """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
+        super()._reset()
         self._mu = threading.Lock()  # guards the first use
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._conn: Conn | None = None
-        self._known = Owners()
-        self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
-        if self._forgotten is not None:
-            self._forgotten.detach()
-
-    def lock(
-        self,
-        key: str,
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Lock:
-        """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
-
-        ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
-        after ttl, unless it is extended.
-        shared: other shared holders may hold the lock at the same time.
-        timeout: how long ``async with`` waits; -1 without bound.
-        owner: by default the handle and the task together are the owner. "handle": the handle alone, for a lock that
-        another task releases. A number below 2**32: all handles of the client with this number.
-        on_lost: called with a LostError, on the loop, when the lock is lost. If it is a coroutine function, it runs as
-        a task of the client.
-        """
-        return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
-
-    def lock_many(
-        self,
-        keys: Iterable[str],
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Locks:
-        """Return a handle for several locks, which are acquired together: all or none.
-
-        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
-        each other.
-        on_lost: called once, with the LostError of the first lock that is lost.
-
-        The rest is as for lock.
-        """
-        return Locks(self, keys, ttl, renew, shared, timeout, owner, on_lost)
-
-    def semaphore(
-        self,
-        key: str,
-        permits: int,
-        ttl: float | None = None,
-        renew: bool = True,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
-    ) -> Semaphore:
-        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
-
-        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
-        owner: "handle", or a number below 2**32, for permits that pass between tasks: every user of this handle can
-        release the newest permit. By default each task has its own permits.
-        on_lost: called for each permit that is lost. The client chooses the number of its owner.
-
-        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
-        if the store has no semaphores.
-        """
-        return Semaphore(self, key, permits, ttl, renew, False, timeout, owner, on_lost)
 
     def election(
         self,
@@ -177,6 +61,22 @@ class Client:
         start = time.monotonic()
         await self._ask(w.PING)
         return time.monotonic() - start
+
+    async def release_detached(self, key: str, fence: int) -> None:
+        """End a hold with ``keep`` that has outlived its release or its process, before its time.
+
+        NotHeld if there is none with this fence on this host, Denied if it is another user's.
+        """
+        await self._ask(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
+
+    async def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
+        """End the holds of a lock, or of a semaphore, on this host, whoever has them. Return how many there were.
+
+        Their holders are told at once (reason ``forced``). Denied unless this user is an operator of the daemon. fence:
+        only the holds with this fence.
+        """
+        mode = w.PERMIT if semaphore else 0
+        return int(w.numbers(await self._ask(w.FORCE_UNLOCK, w.check_key(key), mode, fence), 1)[0])
 
     async def close(self) -> None:
         """End the connection: the daemon releases everything that is held on it. Idempotent.
@@ -204,9 +104,6 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Client cannot be copied or sent to another process: make one there")
-
     def _here(self) -> asyncio.AbstractEventLoop:
         """Return the running loop, which must be the client's."""
         loop = asyncio.get_running_loop()
@@ -224,14 +121,10 @@ class Client:
             self._connecting = asyncio.Lock()
             self._failed = (-math.inf, Unavailable())
 
-    async def _ask(self, op: int, *fields: object) -> w.Message:
-        try:
-            reply = await (await self._connect(time.monotonic())).call(op, *fields)
-        except ConnectionLost:  # perhaps this task was the first to notice; nothing has changed, so ask again
-            reply = await (await self._connect(time.monotonic())).call(op, *fields)
-        if reply[0] != OK:
-            raise error(reply[0], w.text(reply))
-        return reply
+    _ask = Base._asked
+
+    async def _pause(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     def _orphaned(self) -> None:
         """End the connection of a loop that was closed before it."""
@@ -277,10 +170,10 @@ class Client:
     async def _dial(self) -> Conn:
         conn = Conn(self._here(), self._timeout, self._notifier.lost, self._known, self._notifier.every)
         self._conn = conn
-        if self._forgotten is not None:
-            self._forgotten.detach()
-        self._forgotten = weakref.finalize(self, _abandon, conn)
-        self._forgotten.atexit = False
+        if self._thrown_away is not None:
+            self._thrown_away.detach()
+        self._thrown_away = weakref.finalize(self, _abandon, conn)
+        self._thrown_away.atexit = False
         await conn.connect(self._path, self._name, self._label)
         return conn
 
@@ -300,6 +193,10 @@ class _Notifier:
         self._loop = loop
         self._tasks: set[asyncio.Task[None]] = set()
         self.needed = False  # there is a report to make for a loss
+
+    def start(self) -> None:
+        """Notice losses soon."""
+        self.needed = True
 
     def every(self) -> float:
         """Return after how many seconds a connection checks for holds whose validity has run out."""
@@ -321,14 +218,14 @@ class _Notifier:
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except Exception:
-            _log.exception("on_lost failed for lock %r", why.key)
+            log.exception("on_lost failed for lock %r", why.key)
 
     @staticmethod
     async def _run(told: Awaitable[object], why: LostError) -> None:
         try:
             await told
         except Exception:
-            _log.exception("on_lost failed for lock %r", why.key)
+            log.exception("on_lost failed for lock %r", why.key)
 
     async def stop(self) -> None:
         """Cancel the tasks that still run, except the caller's own, and wait for them."""
@@ -337,14 +234,3 @@ class _Notifier:
             task.cancel()
         if left:
             await asyncio.wait(left)
-
-
-def _after_fork() -> None:
-    """Forget, in a child process, everything that belongs to the parent."""
-    after_fork()
-    for client in list(_clients):
-        client._reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

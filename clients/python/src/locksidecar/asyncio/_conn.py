@@ -18,15 +18,15 @@ import socket
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, cast
+
+from msgpack import unpackb
 
 from .. import _wire as w
 from .._errors import ConnectionLost, LockError, Unavailable
-from .._hold import Call, Hold, Holds
+from .._hold import Call, Entries, Hold, Holds
 from .._session import Session
-from .._table import Entries, Lost, Owners
-
-H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
+from .._table import Lost, Owners
 
 _open: Final[set[Conn]] = set()  # connections that have a descriptor
 _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the parent also uses the loop
@@ -35,13 +35,8 @@ _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the
 class Asked(Call):
     """A request whose reply a task waits for."""
 
-    def __init__(
-        self, op: int, future: asyncio.Future[None], hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()
-    ) -> None:
-        super().__init__(op, hold, entries=len(what))
-        self.future = future
-        self.what = what  # of a release-many
-        self.limit = math.inf  # until when to wait, by the monotonic clock
+    future: asyncio.Future[None]
+    limit = math.inf  # until when to wait, by the monotonic clock
 
     def wake(self) -> None:
         """Wake the task, if it still waits."""
@@ -50,6 +45,34 @@ class Asked(Call):
                 self.future.set_result(None)
         except RuntimeError:  # the loop was closed while the task waited
             pass
+
+
+class Quick(Asked):
+    """A request of the shortest path of Lock: an acquire, or the release of a hold."""
+
+    hold: Hold[Any]
+
+    def answer(self, m: w.Message, conn: Conn) -> bool:
+        """Record the success that answers it; false if that takes more than is done here."""
+        if self.op == w.ACQUIRE:
+            hold, at = self.hold, (self.hold.key, self.hold.who)
+            entries = conn.owners._entries
+            mine = entries.get(at, ())
+            if len(m) != 8 or len(mine) != 1 or mine[0] is not self:
+                return False
+            _, _, fence, _, valid, _, end, _ = m
+            valid = valid * w.MS + conn._shift
+            if end:
+                hold.end = end * w.MS + conn._shift
+                valid = min(valid, hold.end)
+            hold.fence, hold.valid, hold.count, hold.grants = fence, valid, 1, 1
+            conn._holds[hold.key, hold.owner] = hold
+            entries[at] = (hold,)
+        del conn._pending[self.id]
+        conn.heard = time.monotonic()
+        self.reply, self.done = m, True
+        self.future.set_result(None)
+        return True
 
 
 class Conn(Session, asyncio.Protocol):
@@ -112,6 +135,7 @@ class Conn(Session, asyncio.Protocol):
         finally:
             alarm.cancel()
         self._welcome = None
+        self.fast = self.dead is None
 
     # ---- requests ----
 
@@ -120,31 +144,18 @@ class Conn(Session, asyncio.Protocol):
         """The daemon has answered hello."""
         return self._welcome is None
 
-    async def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
-        """Send one request and return its reply; an error if there is none in time."""
-        return await self.answer(self.ask(op, *fields, hold=hold))
-
-    def ask(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> Asked:
-        """Send a request."""
-        c = Asked(op, self.loop.create_future(), hold)
-        self.send(c, *fields)
+    def new_call(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> Asked:
+        c = Asked(op, hold, what)
+        c.future = self.loop.create_future()
         return c
-
-    async def answer(self, c: Asked) -> w.Message:
-        """Wait for the reply; an error if there is none in time."""
-        await self.wait(c, time.monotonic() + self.timeout)
-        return c.reply
 
     def send(self, c: Call, *fields: object) -> None:
         """Send a request. The rest that the kernel does not accept at once is sent later."""
         self._write(self.enter(c, fields))
         c.sent = True
 
-    async def wait(self, c: Asked, limit: float | None) -> None:
-        """Wait until the reply has come; Unavailable if the monotonic clock has reached limit.
-
-        Raises the error that has ended the connection.
-        """
+    async def answered(self, c: Call, limit: float | None) -> None:
+        assert isinstance(c, Asked)
         if not c.done:
             c.limit = math.inf if limit is None else limit
             self._arm(min(c.limit, time.monotonic() + self.timeout / 4))
@@ -154,42 +165,20 @@ class Conn(Session, asyncio.Protocol):
         if not c.done:
             raise self.silent()
 
-    async def acquire(
-        self, c: Asked, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
-    ) -> H | None:
-        """Request a hold, or several, with c. Return it, or another hold of the same owner that came first.
+    def expect(self, c: Asked, within: float | None) -> None:
+        """Begin to wait for the reply; without bound, or for so many seconds."""
+        at = time.monotonic()
+        c.limit = math.inf if within is None else at + within
+        soon = at + self.timeout / 4
+        if soon < self._alarm_at:
+            self._arm(soon)
 
-        None if another owner holds it; anything else is an error. After an exception that is not an answer, such as a
-        cancellation, the caller has to withdraw c.
-        """
+    async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
         while (cancel := self.unsettled(hold)) is not None:
             assert isinstance(cancel, Asked)
             await asyncio.wait([cancel.future], timeout=None if limit is None else max(0.0, limit - time.monotonic()))
             if not cancel.done:
                 raise self.silent()
-        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
-        await self.wait(c, limit)
-        granted: H | None = self.granted(c)
-        return granted
-
-    def canceling(self) -> Asked:
-        """Return a new cancel, for which several tasks can wait."""
-        return Asked(w.CANCEL, self.loop.create_future())
-
-    def release(self, hold: Hold[Conn]) -> list[Asked]:
-        """Release one count. For the last one tell the daemon, and return the requests that it has to answer."""
-        if not self.let_go(hold):
-            return []
-        # More than one grant only if a task asked twice at once.
-        return [self.ask(w.RELEASE, hold.key, hold.owner, hold.fence, 0) for _ in range(max(1, hold.grants))]
-
-    def release_many(self, holds: Holds[Conn]) -> list[Asked]:
-        """Release one count of all. For the last one tell the daemon, and return the requests that it has to answer."""
-        calls: list[Asked] = []
-        for entries in w.batches(self.let_go_all(holds, []) or (), self.max_frame):
-            calls.append(Asked(w.RELEASE_MANY, self.loop.create_future(), what=entries))
-            self.send(calls[-1], entries, holds.owner, 0)
-        return calls
 
     def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
         """Check the hold's validity from now on."""
@@ -203,6 +192,12 @@ class Conn(Session, asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        # The common case is one answer to one request of a Lock.
+        if self.fast and not self._rest and (w.GRANT(data) or w.RELEASED(data)) and len(data) == data[3] + 4:
+            m = unpackb(data[4:])
+            c = self._pending.get(m[1])
+            if isinstance(c, Quick) and not c.future.done() and c.answer(m, self):
+                return
         try:
             if self._welcome is not None and not self._welcome.done():
                 self._greeting += data
@@ -335,3 +330,7 @@ def after_fork() -> None:
     for conn in list(_open):
         conn.forked()
     _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)

@@ -1,31 +1,176 @@
-"""Leader election for tasks, on an exclusive lock: the class for users."""
+"""Leader election for tasks, on an exclusive lock.
+
+The campaign is one task (that runs run, or that start made): it acquires the lock, ends on_elected, calls on_lost, and
+releases. A cancellation of the task is a stop. It is recorded, the campaign ends in order, and then the cancellation is
+raised.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import os
+import contextlib
+import inspect
 import weakref
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from .. import _wire as w
-from .._hold import Origin
-from ._campaign import Campaign, Elected, Lost, Term
+from .._hold import Hold
+from .._term import BaseCampaign, BaseElection, BaseTerm, log
+from ._conn import Conn
 
 if TYPE_CHECKING:
     from ._client import Client
 
-_log: Final = logging.getLogger("locksidecar")
 _running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
 
 
-class Election:
-    """One candidate for leadership, made by Client.election.
+class Over(asyncio.Event):
+    """Set when the term is over, and true then."""
 
-    At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
-    fence.
+    def __init__(self, over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._over = over
+
+    def is_set(self) -> bool:
+        """Tell whether the term is over now."""
+        return super().is_set() or self._over()
+
+    async def wait(self) -> Literal[True]:
+        """Wait until the term is over."""
+        return True if self.is_set() else await super().wait()
+
+    __bool__ = is_set
+
+
+class Term(BaseTerm):
+    """One time of being the leader, which on_elected and on_lost get. Other threads may use it, too."""
+
+    def __init__(self, hold: Hold[Conn]) -> None:
+        super().__init__(hold)
+        self._loop = hold.conn.loop
+        self._begun = False
+        self.lost: Final = Over(self._over)
+        """An event that is set when the term is over, because the lock was lost or is being released."""
+
+    def _here(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+
+Elected = Callable[[Term], object]
+Lost = Callable[[Term, "str | None"], object]
+
+
+class Campaign(BaseCampaign):
+    """One campaign, from start to stop."""
+
+    _cancellations = (asyncio.CancelledError,)
+
+    def __init__(self, cancel: bool, *args: Any) -> None:
+        super().__init__(*args)
+        self._cancel = cancel
+        self._woken = asyncio.Event()
+        self._callbacks: set[asyncio.Task[None]] = set()
+        self.loop: asyncio.AbstractEventLoop = self._client._here()
+        self.term: Term | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.begun = False
+        self.ended = asyncio.Event()
+        self.cancelled: BaseException | None = None
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._woken.set()
+
+    @property
+    def inside(self) -> set[asyncio.Task[Any] | None]:
+        """The tasks that would have to be waited for."""
+        return {self.task, *self._callbacks}
+
+    def _cancelled(self, e: BaseException) -> None:
+        self.cancelled = self.cancelled or e
+        self.stopping = True
+
+    async def _rest(self, most: float) -> None:
+        timer = self.loop.call_later(max(0.0, most), self.wake)
+        try:
+            await self._woken.wait()
+        except asyncio.CancelledError as e:
+            self._cancelled(e)
+        timer.cancel()
+        self._woken.clear()
+
+    async def run(self) -> None:
+        """Campaign to the end. Keeps the error that ended it, also a cancellation; raises only what ends the loop."""
+        self.begun = True
+        try:
+            await self._course()
+        except Exception as e:
+            self.error = e
+        except BaseException as e:
+            self.error = e
+            raise
+        finally:
+            self.ended.set()
+
+    async def _lead(self, hold: Hold[Conn]) -> None:
+        self.term = term = Term(hold)
+        elected = self._task(self._elect(term))
+        await self._last(term)
+        reason = hold.lost or None
+        term._end = reason or "resigned"
+        term.lost.set()
+        if self._cancel or not term._begun:
+            elected.cancel()
+        if term._begun:
+            self._task(self._lose(term, reason))
+        while self._callbacks:
+            try:
+                await asyncio.wait(self._callbacks)
+            except asyncio.CancelledError as e:  # the lock has to be kept until the callbacks have ended
+                self._cancelled(e)
+        self.term = None
+        await self._release(hold)
+        if term._failure is not None:
+            raise term._failure
+
+    def _task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(coroutine)
+        self._callbacks.add(task)
+        task.add_done_callback(self._callbacks.discard)
+        return task
+
+    async def _elect(self, term: Term) -> None:
+        term._begun = True
+        self._client._known.lend(term._hold, asyncio.current_task())
+        try:
+            done = self._on_elected(term)
+            if inspect.isawaitable(done):
+                await done
+        except asyncio.CancelledError as e:
+            if not term._end:
+                term._failure = RuntimeError("on_elected was cancelled by somebody else")
+                term._failure.__cause__ = e
+        except Exception as e:
+            if not term._expected(e):
+                term._failure = e
+        except BaseException as e:  # such as SystemExit, which also ends the loop
+            term._failure = e
+            raise
+        finally:
+            self.wake()
+
+    async def _lose(self, term: Term, reason: str | None) -> None:
+        try:
+            done = self._on_lost(term, reason)
+            if inspect.isawaitable(done):
+                await done
+        except Exception as e:
+            term._lost_failed(self._key, e)
+
+
+class Election(BaseElection):
+    __doc__ = f"""One candidate for leadership, made by Client.election.
 
     on_elected(term) is called when a term begins, in a task of its own. It is a coroutine function, or one that does
     not block. The term does not end when it returns, but when the lock is lost, or resign or stop is called. Then its
@@ -33,56 +178,19 @@ class Election:
     on_lost(term, reason), of either kind, is called exactly once for each on_elected that has begun, at once when the
     term is over, even if on_elected is still ending. reason is the reason of the LostError (``expired``,
     ``connection``, ``silence``, …), or None if this candidate has ended the term.
-
-    When this candidate ends a term, it releases the lock only after both have returned. So no successor begins while
-    this term still works. One client never has two terms of an election at once: on_elected is not called again before
-    both have returned.
-
-    An exception of either ends the term and the campaign, and on_lost is called if it was not yet. run and stop raise
-    the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and errors raised
-    from it, do not count.
-
-    These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of it is
-    reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it: Denied,
-    Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
-
-    A forked child does not lead, and has no campaign; it may start one.
-    """
+    {(BaseElection.__doc__ or "").partition("tell.")[2]}"""
 
     def __init__(
         self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None, cancel: bool
     ) -> None:
-        self._client = client
-        self._key = w.check_key(key)
-        self._ttl = w.to_ttl(ttl)
-        self._on_elected = on_elected
-        self._on_lost = on_lost
+        super().__init__(client, key, on_elected, on_lost, ttl)
         self._cancel = cancel
-        self._by = Origin(self, 4)
-        self._campaign: Campaign | None = None
-
-    @property
-    def key(self) -> str:
-        """What the election is for."""
-        return self._key
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
-        return self.term is not None
 
     @property
     def term(self) -> Term | None:
         """The present term; None if this candidate does not lead now."""
-        campaign = self._ours()
-        term = None if campaign is None else campaign.term
-        return None if term is None or term._over() else term
-
-    @property
-    def error(self) -> BaseException | None:
-        """The error that ended the last campaign, if there was one."""
-        campaign = self._ours()
-        return None if campaign is None else campaign.error
+        term: Term | None = self._term()
+        return term
 
     def start(self) -> None:
         """Campaign in a task of its own, until stop. RuntimeError if a campaign is in progress."""
@@ -150,25 +258,16 @@ class Election:
         try:
             await self.stop()
         except Exception:
-            if kind is None:
+            if body is None:
                 raise
-            _log.exception("election %r, whose body failed", self._key)
-
-    def __repr__(self) -> str:
-        return f"<locksidecar.asyncio.Election {self._key!r} {'leads' if self.is_leader else 'does not lead'}>"
-
-    def _ours(self) -> Campaign | None:
-        """Return this process's campaign."""
-        if self._campaign is not None and self._campaign.pid != os.getpid():
-            self._campaign = None
-        return self._campaign
+            log.exception("election %r, whose body failed", self._key)
 
     def _new(self) -> Campaign:
         loop = self._client._here()
         before = self._ours()
         if before is not None and before.loop is loop and before.begun and not before.ended.is_set():
             raise RuntimeError("the election is under way")
-        self._campaign = Campaign(
-            self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._cancel, self._by
+        self._campaign = made = Campaign(
+            self._cancel, self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by
         )
-        return self._campaign
+        return made

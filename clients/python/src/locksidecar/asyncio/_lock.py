@@ -1,86 +1,29 @@
-"""A handle for one lock, for tasks: the class for users."""
+"""The handles for tasks."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Coroutine
-from typing import Any
+import time
+from asyncio import current_task, get_running_loop
+from sys import modules
+from typing import Any, Final
+from weakref import ref
 
 from .. import _wire as w
-from .._errors import ConnectionLost
-from .._handle import Handle, check, done, must, sure
-from .._hold import Hold, Who
+from .._errors import OK
+from .._handle import One
+from .._hold import Hold, Holds, Who
 from .._inspect import Inspection, inspection
-from ._conn import Asked, Conn
-from ._scope import Scope
+from .._many import OneOf, Permits, Several, Side
+from .._trace import OPENTELEMETRY, current, nowhere
+from ._conn import Conn, Quick
+from ._scope import Later, Scope
+
+_clock: Final = time.clock_gettime_ns
+_new_call: Final = Quick.__new__
+_new_hold: Final = Hold.__new__
 
 
-class One(Scope[Hold[Conn]], Handle):
-    """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
-
-    def release(self) -> Coroutine[Any, Any, None]:
-        """Release it, or one of several acquires of it.
-
-        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
-        it held, in particular no cancellation.
-
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
-        ever released. Unconfirmed if the store has not confirmed.
-        """
-        return self._released(*self._let_go())
-
-    def _let_go(self) -> tuple[Hold[Conn], list[Asked]]:
-        """Release, and return the requests that are still to be answered."""
-        who, hold = self._who(), self._mine()
-        if not hold.lost and not sure(hold):
-            hold.conn.lapse([hold], w.now())
-        if hold.lost:
-            if hold.conn.let_go_lost(hold):
-                self._forget(who)
-                hold.conn.acknowledge([hold])
-            raise hold.loss(hold.lost)
-        if hold.count <= 1:
-            self._forget(who)
-        calls: list[Asked] = []
-        with contextlib.suppress(ConnectionLost):  # the end of the connection also releases
-            calls = hold.conn.release(hold)
-        return hold, calls
-
-    async def _released(self, hold: Hold[Conn], calls: list[Asked]) -> None:
-        await self._answers(hold.conn, calls, False)
-        if calls:
-            check(hold, calls[-1].reply)
-
-    def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
-        """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
-
-        Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
-        then the earlier validity still counts.
-        """
-        return self._change(w.RENEW, w.to_ttl(ttl))
-
-    def inspect(self) -> Coroutine[Any, Any, Inspection]:
-        """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
-
-        The daemon may need several requests to the store. Limit if too many such requests of this client are not
-        answered yet.
-        """
-        return self._inspected()
-
-    async def _inspected(self) -> Inspection:
-        return inspection(await self._client._ask(w.INSPECT, self._key, self._mode, w.NAMES))
-
-    def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:
-        self._who()
-        return self._changed(self._mine(), op, *fields)
-
-    async def _changed(self, hold: Hold[Conn], op: int, *fields: int) -> None:
-        must(hold)
-        check(hold, await hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold))
-        must(hold)
-
-
-class Lock(One):
+class Lock(Scope[Hold[Any]], One):
     """A handle for one lock, made by Client.lock.
 
     Any task of the client's loop may use it. The owner is the handle and the task together, unless an owner was named.
@@ -88,27 +31,174 @@ class Lock(One):
     makes the call, even if another one awaits it (asyncio.wait_for, gather, create_task).
     """
 
-    def locked(self) -> Coroutine[Any, Any, bool]:
-        """Ask the daemon whether the lock is held."""
-        return self._locked()
+    # acquire and release have the common case here: this task does nothing else with the key. They do what the general
+    # path does, and continue there with everything else, even after the request was sent.
 
-    async def _locked(self) -> bool:
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Later[bool]:
+        """Acquire; false if it was not granted in time.
+
+        blocking=False tries; timeout bounds the wait, and -1 or None does not. After an exception or a cancellation
+        nothing is acquired: the wait is withdrawn, and a grant that crosses that is released.
+        """
+        client = self._client
+        if timeout == -1 and not self._general and get_running_loop() is client._loop:
+            task = current_task()
+            conn = client._conn
+            if task is not None and conn is not None and conn.fast:
+                return self._quick(conn, ref(task), -1 if blocking else 0)
+        return super().acquire(blocking, timeout)
+
+    async def _quick(self, conn: Conn, who: Who, wait: int) -> bool:
+        client, at = self._client, (self._key, who)
+        known = client._known
+        if (
+            not conn.fast
+            or at in known._entries
+            or len(known._entries) >= known._sweep_at
+            or len(self._held) >= self._sweep_at
+        ):
+            return await self._acquire(who, wait)
+        traced = client._trace
+        more: tuple[Any, ...] = ()
+        if traced is not nowhere and (traced is not current or OPENTELEMETRY in modules):
+            more = (0, traced() or "")
+        c, hold = _new_call(Quick), _new_hold(Hold)
+        hold.conn, hold.key, hold.owner = conn, self._key, next(client._owners)
+        hold.shared, hold.fixed = self._shared, self._fixed
+        hold.who, hold.by, hold.tell = who, self._by, self._tell
+        c.op, c.hold, c.future = w.ACQUIRE, hold, conn.loop.create_future()
+        n = conn._ids + 1
+        data = conn._pack((2, n, self._key, hold.owner, +self._shared, wait, self._ttl, self._flags, *more))
+        known._entries[at] = (c,)
+        conn._ids = c.id = n
+        conn._pending[n] = c
+        try:
+            conn._write(len(data).to_bytes(4, "big") + data)
+            c.sent = True
+            conn.expect(c, None if wait else client._timeout)
+            await c.future
+            left = hold.valid - _clock(w.CLOCK)
+            if left > 0 and conn.dead is None and not hold.over:
+                self._held[who] = hold
+                if self._tell:
+                    client._notifier.start()
+                    conn.watch(hold)
+                elif left < 10_000_000_000:
+                    conn.watch(hold)
+                return True
+        except BaseException:  # no answer, or cancelled
+            conn.withdraw(c)
+            self._forget(who, hold)
+            raise
+        return await self._acquire(who, wait, (conn, c, hold))
+
+    def release(self, wait: bool | None = None, *, now: bool = False) -> Later[None]:
+        """Release it, or one of several acquires of it.
+
+        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
+        it held, in particular no cancellation.
+
+        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
+        now: a lock with ``keep`` opens at once.
+
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
+        """
+        if wait is None:
+            wait = self._confirm
+        task = current_task() if not self._general and get_running_loop() is self._client._loop else None
+        hold = None if task is None or not wait else self._held.get(ref(task))
+        if (
+            hold is None
+            or hold.count != 1
+            or hold.grants != 1
+            or hold.over
+            or hold.out
+            or not hold.conn.fast
+            or _clock(w.CLOCK) >= hold.valid
+        ):
+            return self._released(*self._let_go(self._who(), wait, w.NOW if now else 0))
+        conn = hold.conn
+        at: tuple[str, Any] = hold.key, hold.who
+        entries = conn.owners._entries
+        if entries.get(at) != (hold,):
+            return super().release()
+        c = _new_call(Quick)
+        c.op, c.future = w.RELEASE, conn.loop.create_future()
+        n = conn._ids + 1
+        data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0))
+        del self._held[at[1]], entries[at], conn._holds[hold.key, hold.owner]
+        hold.count, hold.over = 0, True
+        conn._ids = c.id = n
+        conn._pending[n] = c
+        conn._write(len(data).to_bytes(4, "big") + data)
+        c.sent = True
+        return self._quickly(hold, c)
+
+    async def _quickly(self, hold: Hold[Conn], c: Quick) -> None:
+        if not c.done:
+            hold.conn.expect(c, hold.conn.timeout)
+            await c.future
+        if not c.done or c.error is not None or c.reply[0] != OK:
+            await self._released(hold, [c])
+
+    async def locked(self) -> bool:
+        """Ask the daemon whether the lock is held."""
         return bool(w.numbers(await self._client._ask(w.INSPECT, self._key), 1)[0])
 
-    def downgrade(self) -> Coroutine[Any, Any, None]:
+    def downgrade(self) -> Later[None]:
         """Turn an exclusive hold into a shared one, without releasing the lock in between."""
         return self._change(w.DOWNGRADE)
 
-    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
-        return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
+    async def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the lock, and for its holders on any host.
 
-    def _of(self, who: Who) -> Hold[Conn] | None:
-        hold = self._held.get(who)
-        if hold is not None and not done(hold):
-            return hold
-        # A named owner may have acquired it by another handle.
-        return self._known.find(self._key, who) if isinstance(who, int) else None
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
+        """
+        return inspection(await self._client._ask(w.INSPECT, self._key, 0, w.NAMES))
 
-    def _kept(self) -> Hold[Conn] | None:
-        return None if self._owner is None else self._held.get(self._owner)
+
+class Locks(Scope[Holds[Any]], Several):
+    """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
+
+    It is used like a Lock. Its owner is the handle and the task together, unless an owner was named. If one of the
+    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them while the work that needs all of them is still being ended.
+    """
+
+    def downgrade(self) -> Later[None]:
+        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
+        return self._change(w.DOWNGRADE)
+
+
+class Semaphore(Scope[Hold[Any]], Permits):
+    """A handle for a semaphore, made by Client.semaphore.
+
+    At most as many permits as it has are held at a time, on all hosts together.
+
+    Any task of the client's loop may use it, and has permits of its own, unless an owner was named. Each acquire takes
+    one more permit, also in a task that has one. A release releases the permit that this owner acquired last by this
+    handle. fence, remaining, owned and extend are about the same permit. The task is the one that makes the call, even
+    if another one awaits it.
+    """
+
+    async def holders(self) -> int:
+        """Ask the daemon how many permits are held on this host. More may be held on others."""
+        return int(w.numbers(await self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
+
+    async def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the semaphore, and for its holders on any host; see Lock.inspect."""
+        return inspection(await self._client._ask(w.INSPECT, self._key, w.PERMIT, w.NAMES))
+
+
+class AnyLock(Scope[Hold[Any]], OneOf):
+    """A handle for one of several locks, whichever is free first; made by Client.lock_any.
+
+    It is used like a Lock, and key is the name of the one that is held. It is fair to each lock's queue, and holds
+    nothing of the others. If this owner already holds one of them by this handle, an acquire counts that one again.
+    """
+
+
+class PairedLock(Side, Lock):
+    """A handle of a ReadWriteLock."""

@@ -12,11 +12,11 @@ from typing import Any, Final, Generic, TypeVar
 
 from .. import _wire as w
 from .._errors import LockError as SidecarError
-from .._handle import Handle, note, sure
+from .._handle import One, note, sure
 from .._hold import Hold
 from .exceptions import LockError, LockNotOwnedError
 
-L = TypeVar("L", bound=Handle)
+L = TypeVar("L", bound=One)
 
 log: Final = logging.getLogger("locksidecar")
 Token = str | bytes | memoryview
@@ -65,13 +65,13 @@ class HandleTable(Generic[L]):
             return found[2]()
 
 
-def alive(lock: Handle) -> bool:
+def alive(lock: One) -> bool:
     """Tell whether a handle may still hold the lock. Reads nothing from the socket."""
     hold = named(lock)
     return hold is not None and not hold.over
 
 
-def named(lock: Handle) -> Hold[Any] | None:
+def named(lock: One) -> Hold[Any] | None:
     """Return the hold of a handle with a named owner."""
     return lock._kept()
 

@@ -11,9 +11,7 @@ from typing import Any, Final, Literal
 from weakref import WeakKeyDictionary
 
 from ... import _errors as errors
-from ..._hold import Hold
 from ...asyncio._client import Client
-from ...asyncio._conn import Asked, Conn
 from ...asyncio._lock import Lock as SidecarLock
 from .._common import Common, HandleTable, Token, bound, log, new_token
 from ..exceptions import LockError, TimeoutError, translated
@@ -81,7 +79,7 @@ class Lock(Common[SidecarLock]):
             except BaseException:  # an interrupt just after the acquire
                 if inner._kept() is not None:
                     with contextlib.suppress(errors.LockError):
-                        inner._let_go()
+                        inner._let_go(inner._who())
                 raise
 
     def _held_by(self, client: Client) -> HandleTable[SidecarLock]:
@@ -114,12 +112,12 @@ class Lock(Common[SidecarLock]):
         if inner is None:
             raise self._not_owned("release")
         with translated(self._key):
-            hold, calls = inner._let_go()
-        return self._confirmed(inner, hold, calls)
+            released = inner._let_go(inner._who())
+        return self._confirmed(inner, *released)
 
-    async def _confirmed(self, inner: SidecarLock, hold: Hold[Conn], calls: list[Asked]) -> None:
+    async def _confirmed(self, inner: SidecarLock, *released: Any) -> None:
         with translated(self._key):
-            await inner._released(hold, calls)
+            await inner._released(*released)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Coroutine[Any, Any, Literal[True]]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""

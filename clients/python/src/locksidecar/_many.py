@@ -1,0 +1,238 @@
+"""Handles that are layers on those for one lock. No I/O.
+
+Several locks that are held together, permits, one of several locks, and the two handles of a readers-writer lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from . import _wire as w
+from ._errors import NOT_HELD, OK, ConnectionLost, NotHeld, Unavailable, Unconfirmed, error
+from ._handle import SWEEP, Handle, One, done, must, sure, sweep
+from ._hold import Call, Choice, Hold, Holds, Who
+from ._table import Before
+
+
+class Several(Handle[Holds[Any]]):
+    """A handle for several locks that are held together."""
+
+    def __init__(self, client: Any, keys: Iterable[str], *terms: Any) -> None:
+        self._keys = w.check_keys(keys)
+        super().__init__(client, *terms)
+
+    @property
+    def _name(self) -> str:
+        some = ", ".join(map(repr, self._keys[:3]))
+        return f"locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._keys
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The locks' names, in the order in which they were given."""
+        return self._keys
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each lock by its key, in the order of the keys. NotHeld if not held.
+
+        They stay readable after a loss, until release, because that is when they matter. 0 for a degraded grant, which
+        has none.
+        """
+        return {hold.key: hold.fence for hold in self._mine().each}
+
+    def _request(self, conn: Any, owner: int, who: Who) -> Holds[Any]:
+        return Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
+
+    def _of(self, who: Who) -> Holds[Any] | None:
+        holds = self._held.get(who)
+        return holds if holds is not None and holds.count else None
+
+    def _join(self, who: Who, holds: Holds[Any]) -> Holds[Any]:
+        # one step for a named owner: if there are two threads, one is first
+        kept = self._held.setdefault(who, holds) if isinstance(who, int) else self._held.get(who, holds)
+        return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
+
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Holds[Any], list[Call], str]:
+        holds = self._mine()
+        # a key that the owner has released by another handle
+        absent = next((hold.key for hold in holds.each if hold.over and not hold.lost), "")
+        conn, count = holds.conn, holds.count
+        if not holds.lost and not sure(holds):
+            conn.lapse(holds.each, w.now())
+        before, calls = Before(), list[Call]()
+        try:
+            if count <= 1:
+                self._forget(who, holds)
+            if not conn.release_many(holds, before, calls, wait):  # another thread of the same owner has released them
+                raise self._not_held()
+        except ConnectionLost:
+            calls = []  # the end of the connection also releases
+        except NotHeld:
+            raise
+        except Unavailable as e:
+            calls = []
+            if not holds.lost:
+                raise Unconfirmed(f"{e}; the connection has ended") from None
+        except BaseException:
+            conn.finish_all(holds, count, before, calls)
+            raise
+        conn.acknowledge(holds.each)
+        return holds, calls if wait else [], absent
+
+    async def _released(self, holds: Holds[Any], calls: list[Call], absent: str = "") -> None:
+        await self._answers(holds.conn, calls, bool(holds.lost))
+        answers: list[tuple[str, int]] = []
+        for c in calls:
+            if c.reply[0] != OK:
+                raise error(c.reply[0], w.text(c.reply))
+            answers.extend((key, code) for (key, _), code in zip(c.what, c.reply[2], strict=True))
+        if holds.lost:
+            raise holds.loss(holds.lost)
+        if absent:
+            raise NotHeld(f"lock {absent!r}: not held by this owner")
+        bad = [(key, code) for key, code in answers if code != OK]
+        for key, code in bad:
+            if code == NOT_HELD:
+                raise next(hold for hold in holds.each if hold.key == key).loss("gone")
+        found = sorted((error(code, f"lock {key!r}") for key, code in bad), key=lambda e: isinstance(e, Unconfirmed))
+        if found:
+            raise found[0]
+
+
+class Permits(One):
+    """A handle for a semaphore: each acquire takes another permit."""
+
+    _mode = w.PERMIT
+
+    def __init__(self, client: Any, key: str, permits: int, *terms: Any) -> None:
+        self._stacks: dict[Who, list[Hold[Any]]] = {}  # by thread or task, or by the named owner
+        self._permits = w.check_permits(permits)
+        super().__init__(client, key, *terms)
+
+    @property
+    def _name(self) -> str:
+        return f"semaphore {self._key!r}"
+
+    @property
+    def permits(self) -> int:
+        """The number of permits, which this handle sends with each acquire."""
+        return self._permits
+
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+        return Hold(conn, self._key, owner, False, self._permits, fixed=self._fixed)
+
+    def _number(self, who: Who) -> int:
+        return int(next(self._client._owners))  # because each permit of an owner is a separate hold
+
+    def _check(self, who: Who, waits: bool) -> None:
+        """Allow every acquire: each takes another permit."""
+
+    def _reenter(self, who: Who, hold: Hold[Any]) -> bool:
+        return False
+
+    def _kept(self) -> Hold[Any] | None:
+        return None if self._owner is None else self._of(self._owner)
+
+    def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[Hold[Any]]:
+        return [hold for who, stack in list(self._stacks.items()) if which is None or which(who) for hold in stack]
+
+    def _of(self, who: Who) -> Hold[Any] | None:
+        """Return the newest permit of an owner. Another thread may just have released some of them."""
+        return next((hold for hold in self._stacks.get(who, [])[::-1] if not done(hold)), None)
+
+    def _keep(self, who: Who, hold: Hold[Any]) -> None:
+        self._stacks.setdefault(who, []).append(hold)
+        if len(self._stacks) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._stacks, lambda stack: all(hold.over for hold in stack)))
+
+    def _forget(self, who: Who, hold: Hold[Any]) -> None:
+        stack = self._stacks.get(who, [])
+        with contextlib.suppress(ValueError):  # another thread of the same owner has released it
+            stack.remove(hold)
+        if not stack and self._owner is None:
+            self._stacks.pop(who, None)
+
+    def _depth(self) -> int:
+        return sum(not done(hold) for hold in self._stacks.get(self._who(), [])[::-1])
+
+
+class OneOf(One):
+    """A handle for one of several locks."""
+
+    def __init__(self, client: Any, keys: Iterable[str], *terms: Any) -> None:
+        self._keys = w.check_keys(keys, w.MAX_CHOICE)
+        super().__init__(client, self._keys[0], *terms)
+
+    @property
+    def _name(self) -> str:
+        some = ", ".join(map(repr, self._keys[:3]))
+        return f"one of the locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return ()  # another key may be free, whatever this owner does with one of them
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The locks' names, in the order in which they were given."""
+        return self._keys
+
+    @property
+    def key(self) -> str:
+        """The name of the lock that is held. NotHeld if none is."""
+        return self._mine().key
+
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+        hold = Choice(conn, self._key, owner, self._shared, fixed=self._fixed, by=self._by)
+        hold.who, hold.keys = who if isinstance(who, int) else None, self._keys
+        return hold
+
+    def _number(self, who: Who) -> int:
+        return who if isinstance(who, int) else int(next(self._client._owners))
+
+    def _of(self, who: Who) -> Hold[Any] | None:
+        hold = self._held.get(who)
+        return None if hold is None or done(hold) else hold
+
+
+class Side(One):
+    """One of the two handles of a readers-writer lock, which have one owner, and count their acquires apart."""
+
+    def __init__(self, client: Any, key: str, ttl: float | None, renew: bool, shared: bool, *terms: Any) -> None:
+        super().__init__(client, key, ttl, renew, shared, *terms)
+        self._general = True
+
+    def join(self, other: Side) -> None:
+        """Share the owner of the other side."""
+        self._held, self._owner, self._by, self._shares = other._held, other._owner, other._by, other
+
+    def __del__(self) -> None:
+        """Do not warn: the other side may still have the hold."""
+
+    def _keep(self, who: Who, hold: Hold[Any]) -> None:
+        super()._keep(who, hold)
+        if self._shared:
+            hold.reads += 1
+        else:
+            hold.writes += 1
+
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
+        hold = self._mine()
+        if (hold.reads if self._shared else hold.writes) == 0:
+            raise NotHeld(f"{self._name}: held by this owner, but not for {'reading' if self._shared else 'writing'}")
+        must(hold)
+        if self._shared:
+            hold.reads -= 1
+        else:
+            hold.writes -= 1
+        if hold.reads and not hold.writes and not hold.shared:  # what is left is for reading
+            call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
+            hold.conn.let_go(hold)
+            return hold, [call]
+        return super()._let_go(who, wait, flags)
