@@ -69,7 +69,7 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
         self._ask(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
 
     def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
-        """End the holds of a lock, or of a semaphore, on this host, whoever has them. Return how many there were.
+        """End the holds of a lock, or of a semaphore, on this host, of any user. Return how many there were.
 
         Their holders are told at once (reason ``forced``). Denied unless this user is an operator of the daemon. fence:
         only the holds with this fence.

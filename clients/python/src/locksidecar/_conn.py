@@ -55,7 +55,7 @@ _open: Final[set[Conn]] = set()  # connections that have a descriptor
 class Role(dict[int, object]):
     """The role of the thread that reads. The only entry is a mark of the request for which it reads.
 
-    setdefault takes the role if it is free. Unlike the acquire of a lock, it leaves a trace of who has the role, so an
+    setdefault takes the role if it is free. Unlike the acquire of a lock, it leaves a trace of its taker, so an
     interrupt just afterwards does no harm. It is given up without a call, because that is where an interrupt may come.
     """
 
