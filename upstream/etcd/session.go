@@ -72,7 +72,13 @@ func (s *Store) runSessions(ctx context.Context, n *session) {
 		if ctx.Err() != nil {
 			return
 		}
+		select {
+		case s.turn <- struct{}{}: // not while another process continues the session
+		case <-ctx.Done():
+			return
+		}
 		s.loseSession(n, err)
+		<-s.turn
 		s.endSession(ctx, n)
 		n = nil
 	}
@@ -258,13 +264,13 @@ func (s *Store) keepAlive(ctx context.Context, n *session) error {
 			last = s.cfg.explain(ErrNoAnswer, fmt.Errorf("keep lease alive: %w", err))
 			pause = min(max(pauseMin, 2*pause), ttl/10)
 			continue
-		case a.TTL <= 0 && s.keyExists(ctx, n):
-			last = errors.New("a member does not know its lease, whose key exists")
+		case a.TTL <= 0:
+			if last = s.leaseExists(ctx, n); last == nil {
+				n.gone.Store(true)
+				return errors.New("etcd knows its lease no more")
+			}
 			pause = min(max(pauseMin, 2*pause), ttl/10)
 			continue
-		case a.TTL <= 0:
-			n.gone.Store(true)
-			return errors.New("etcd knows its lease no more")
 		case a.Header.ClusterId != n.cluster:
 			return fmt.Errorf("another cluster answers at %s", s.cfg.addr())
 		}
@@ -287,11 +293,18 @@ func (s *Store) rewriteKey(ctx context.Context, n *session) bool {
 	return s.writeKey(ctx, n) == nil
 }
 
-// keyExists reports whether the session's key exists, and so the lease. All members agree on this
-// read. A member that has just become the leader may not know the lease yet.
-func (s *Store) keyExists(ctx context.Context, n *session) bool {
+// leaseExists returns nil if the lease of n, which a member does not know, has ended: the session's
+// key does not exist. All members agree on this read, but a member that has just become the leader
+// may not know the lease yet. After an error of the read, the lease may exist.
+func (s *Store) leaseExists(ctx context.Context, n *session) error {
 	r, err := bounded(ctx, s, s.client.kv.Range, &pb.RangeRequest{Key: []byte(n.key)})
-	return err == nil && len(r.Kvs) == 1 && r.Kvs[0].Lease == n.lease
+	switch {
+	case err != nil:
+		return s.cfg.explain(ErrNoAnswer, fmt.Errorf("read %s: %w", n.key, err))
+	case len(r.Kvs) == 1 && r.Kvs[0].Lease == n.lease:
+		return errors.New("a member does not know its lease, whose key exists")
+	}
+	return nil
 }
 
 // wait waits until the boot clock is at t. woken is true if wake was called before.

@@ -36,6 +36,7 @@ type Store struct {
 	maxBytes atomic.Int64            // the largest transaction in bytes, by our own estimate
 	reason   atomic.Pointer[error]   // why there is no session
 	kick     chan struct{}           // has an element if the session has to be checked
+	turn     chan struct{}           // has an element while a session is lost, or left to a successor
 	lockKeys lockKeys
 
 	heldFor  atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
@@ -88,7 +89,8 @@ func newStore(cfg Config) (*Store, error) {
 	}
 	s := &Store{
 		names: names{root: cfg.Prefix + "/"}, cfg: cfg,
-		log: cfg.Log, clock: cfg.Clock, high: cfg.Highest, kick: make(chan struct{}, 1),
+		log: cfg.Log, clock: cfg.Clock, high: cfg.Highest,
+		kick: make(chan struct{}, 1), turn: make(chan struct{}, 1),
 		outgoing: newOutgoing(), incoming: make(chan *mvccpb.KeyValue, maxQuestions),
 		hints: driverkit.NewHints(hintBuffer), sessions: driverkit.NewSessions(),
 	}

@@ -31,15 +31,17 @@ func OpenSuccessor(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) Identity() string { return "" }
 
 // Leave returns the session and the keys under it. Both processes keep the session alive for a
-// moment, which does no harm.
+// moment, which does no harm. Until Stay, this one does not end the session: if it is too slow to
+// keep the session alive, the other process may have done so.
 func (s *Store) Leave() ([]byte, error) {
+	s.turn <- struct{}{}
 	m := &stateCoder{Coder: new(cache.Coder), s: s}
 	m.code(s.cur.Load())
 	return m.B, nil
 }
 
-// Stay does nothing.
-func (s *Store) Stay() {}
+// Stay ends a Leave.
+func (s *Store) Stay() { <-s.turn }
 
 // Arrive restores what Leave returned. From the call of begin on, this Store keeps the session
 // alive.
