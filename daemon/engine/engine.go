@@ -28,6 +28,10 @@ type Settings struct {
 	Wakes     int    // as maxWakes, if not 0
 	FirstID   uint64 // of sessions
 	Trace     bool   // acquires with a trace context become spans
+	// Step is called between two steps of work that visits one table after the other, while no
+	// shard is locked. Other events can come between the steps. It is for the simulator; nil for
+	// none.
+	Step func()
 }
 
 // Query reads a store. It returns a function that runs afterwards, concurrently with other queries,
@@ -142,6 +146,9 @@ type Engine struct {
 // wake must not block.
 func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
 	set.Survey, set.Wakes = cmp.Or(set.Survey, maxSurvey), cmp.Or(set.Wakes, maxWakes)
+	if set.Step == nil {
+		set.Step = func() {}
+	}
 	e := &Engine{
 		clock: clock, wake: wake,
 		sessions: make(map[uint64]*Session), users: make(users), maxScanned: maxScanned,
@@ -174,6 +181,7 @@ func (e *Engine) SetLimits(l Limits) {
 	}
 	e.mu.Unlock()
 	for i := range e.shards {
+		e.settings().Step()
 		sh := e.lock(i)
 		sh.table.SetLimits(int64(l.MaxHolds), int64(l.MaxWaiters))
 		sh.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/renewer"
@@ -220,17 +221,26 @@ func (e *Engine) forEachTableOf(
 	})
 }
 
+// unflushed is how long output may wait for the rest of the tables. Until then no other goroutine
+// flushes the sessions that have it.
+const unflushed = int64(time.Millisecond)
+
 // forEachTable passes news to every table, by tell, and carries out the effects.
 func (e *Engine) forEachTable(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
-	a := getFollowUp()
-	defer putFollowUp(a)
+	a, flushed := getFollowUp(), now
 	for i := range e.shards {
+		e.settings().Step()
+		if now = e.clock(); now-flushed > unflushed {
+			e.finish(a, now, nil)
+			flushed = now
+		}
 		sh := e.lock(i)
 		tell(sh.table, now, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
 	}
 	e.finish(a, now, nil)
+	putFollowUp(a)
 }
 
 // StoreSession takes in news of the store session.

@@ -95,11 +95,11 @@ func (h *host) foundGone(id audited, n *cache.Notice) {
 func (h *host) mayBegin(n *cache.Notice) {
 	sp := h.conf.of(n.Key)
 	h.began[n.Session.ID] = h.w.now
-	if k := h.connOf(n.Session.ID); k != nil && !sp.allows(k.c.uid) {
+	if k := h.connOf(n.Session.ID); k != nil && !h.allows(n.Key, k.c.uid) {
 		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v",
 			k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
 	}
-	if n.Degraded && !sp.Local {
+	if n.Degraded && !h.mayDegrade(n.Key) {
 		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it",
 			n.Session.ID, sp.Prefix)
 	}
@@ -136,7 +136,7 @@ func (h *host) notTooMany(key string) {
 // notTooManyWait checks the limit of waiters of a namespace when an acquire begins to wait there.
 func (h *host) notTooManyWait(q *request) {
 	sp, n := h.conf.of(q.key.name), int64(0)
-	if sp.MaxWaiters == 0 {
+	if sp.MaxWaiters == 0 || h.late() { // a refusal may not have been written yet
 		return
 	}
 	unread := func(q *request) bool {

@@ -355,11 +355,11 @@ func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 		return // it was decided a while ago
 	}
 	sp := on.h.conf.of(k.name)
-	if !sp.allows(on.c.uid) {
+	if !on.h.allows(k.name, on.c.uid) {
 		w.fail("access", k.name, "client %d of user %d is granted fence %d, and namespace %q is for %v",
 			on.c.id, on.c.uid, g.Fence, sp.Prefix, sp.Users)
 	}
-	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !sp.Local {
+	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !on.h.mayDegrade(k.name) {
 		w.fail("access", k.name, "client %d is granted a degraded hold, and namespace %q does not allow it", on.c.id, sp.Prefix)
 	}
 }

@@ -133,6 +133,7 @@ const (
 	// releases of detached holds, carried out and refused
 	detachedReleased
 	detachedDenied
+	reloadSteps // of reloads between which other events may come
 	nTallies
 )
 
@@ -156,7 +157,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"degraded grants of multi-acquires", "ops taken over in a queue",
 	"lower limits of semaphores", "queries of stores", "delays by rate limits",
 	"grants with a keep", "holds detached", "keeps ended", "keeps of ended daemons",
-	"overlaps of keeps waived", "detached holds released", "detached holds denied"}
+	"overlaps of keeps waived", "detached holds released", "detached holds denied",
+	"steps of reloads"}
 
 func (t tally) String() string { return tallyNames[t] }
 

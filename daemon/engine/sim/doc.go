@@ -26,7 +26,8 @@
 //     with its socket;
 //   - flight.go is upstream.Pump, link.go has what the daemon has for each store, and host.wake is
 //     renewer.Timer;
-//   - conf.go writes configurations, and reload.go makes a daemon apply one (storeSet.change);
+//   - conf.go writes configurations, and reload.go makes a daemon apply one (storeSet.change). In
+//     some runs other events come between its steps (steps.go);
 //   - takeover.go has takeovers (takeover.State), also by a process with another configuration;
 //   - redis.go and redisqueue.go model upstream/redis and its server. TestModelIsRedis carries out
 //     the same ops on this model and, with the driver, on a real Redis. The model does not have the

@@ -33,6 +33,9 @@ func newExtras(p *Profile, seed uint64) {
 		p.Rate = []int{5, 20, 50}[pick(3)]
 		p.Faults[clientFlood] = 0 // the rate limit would bound the flood
 	}
+	if pick := extraDice(seed, 0x737465707313); p.Faults[hostReload] > 0 && pick(3) == 0 {
+		p.Steps = true
+	}
 }
 
 func severalPermits(permits int) bool { return permits > 1 }

@@ -127,6 +127,9 @@ func (w *World) wasSilent(k *conn, key string) {
 	if k.pacing.delayed {
 		w.fail("silent", key, "client %d has lost a hold as silent, and is not read", k.c.id)
 	}
+	if k.h.late() && w.now-k.heard < lateOutput {
+		return // it was decided before the client was heard
+	}
 	if quiet := w.now - k.heard; quiet < w.p.Heartbeat*98/100 {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)
 	}

@@ -24,16 +24,18 @@ type host struct {
 	gen      int       // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
-	passing  bool  // another process is about to take over
-	emptied  int64 // while passing: when no op was left in the main lanes; see busy
-	queries  int   // of stores in progress
-	stopped  bool  // while passing: the timer and the main lanes are stopped, too
-	frozen   int64 // nothing happens here before
-	frost    int64 // how long it has been frozen altogether
-	stale    int64 // the reading of the clock that the step under way works with; 0 for a fresh one
-	asOf     int64 // true time of that
-	midway   int64 // the next step is frozen for so long between its decision and its I/O
-	tickAt   int64 // boot time of the next Tick; cache.Forever for none
+	passing  bool   // another process is about to take over
+	steps    *steps // of a reload in progress; nil for none
+	reloaded int64  // when the last reload in steps has ended; 0 for none
+	emptied  int64  // while passing: when no op was left in the main lanes; see busy
+	queries  int    // of stores in progress
+	stopped  bool   // while passing: the timer and the main lanes are stopped, too
+	frozen   int64  // nothing happens here before
+	frost    int64  // how long it has been frozen altogether
+	stale    int64  // the reading of the clock that the step under way works with; 0 for a fresh one
+	asOf     int64  // true time of that
+	midway   int64  // the next step is frozen for so long between its decision and its I/O
+	tickAt   int64  // boot time of the next Tick; cache.Forever for none
 	tickSeq  int
 	conns    []*conn
 	lastID   uint64
@@ -118,7 +120,7 @@ func (h *host) newEngine() {
 	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
 	set := engine.Settings{Table: c, Users: limits.Users, MaxFrame: maxFrame, OutBuffer: w.p.Out,
 		Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
-		Survey: w.p.Survey, Wakes: w.p.Wakes, FirstID: h.lastID}
+		Survey: w.p.Survey, Wakes: w.p.Wakes, FirstID: h.lastID, Step: h.betweenSteps}
 	gen := h.gen
 	h.eng = engine.NewEngine(set, h.clock, func(at int64) {
 		if h.gen == gen {
@@ -270,6 +272,7 @@ func (h *host) end() {
 	h.lastID += 1000
 	h.gen++
 	h.up, h.draining, h.frozen, h.stale, h.midway = false, false, 0, 0, 0
+	h.cutSteps()
 	for _, l := range h.links {
 		l.close()
 	}
@@ -288,7 +291,11 @@ func (h *host) restart(after int64) {
 
 // drain is the daemon's orderly end, in the steps of daemon.drain.
 func (h *host) drain(forSo int64) {
-	if h.draining {
+	switch {
+	case h.draining:
+		return
+	case h.steps != nil: // the daemon applies the configuration first
+		h.after(ms, func() { h.drain(forSo) })
 		return
 	}
 	h.w.say(nil, "host %d drains", h.id)

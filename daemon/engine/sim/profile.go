@@ -88,6 +88,7 @@ type Profile struct {
 	OneShard       bool    // all keys are in the same shard of the lock table
 	Queries        bool    // daemons query their stores, and answer some requests later
 	Queued         bool    // takeovers may come while ops wait in the main lanes
+	Steps          bool    // other events come between the steps of a reload
 	Keep           int     // permille of acquires with a keep
 	Keeps          []int64 // ms; the keeps that clients ask for
 	Users          int     // how many users there are, where some namespaces are not for all of them
@@ -126,6 +127,9 @@ func (p Profile) String() string {
 	}
 	if p.Linger > 0 {
 		s += fmt.Sprintf(", lingers for %d ms", p.Linger/ms)
+	}
+	if p.Steps {
+		s += ", steps"
 	}
 	if p.Stalls {
 		s += ", stalls"

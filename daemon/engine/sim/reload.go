@@ -14,8 +14,16 @@ const dropEvery = 50 * ms
 
 // reload has the host read the configuration, which in most cases has changed.
 func (h *host) reload() {
+	if h.steps != nil {
+		return
+	}
 	h.editConf()
-	h.takeUp(h.w.conf, h.w.chance(80))
+	c, bad := h.w.conf, h.w.chance(80)
+	if pick := h.w.stepDice; pick != nil && !h.passing && !h.draining && h.stale == 0 {
+		h.inSteps(h.conf, pick, func() { h.takeUp(c, bad) })
+		return
+	}
+	h.takeUp(c, bad)
 }
 
 // editConf has the operator edit the configuration, in most cases.
@@ -147,7 +155,7 @@ func (h *host) leave(l *link) {
 	poll = func() {
 		switch {
 		case !l.leaving:
-		case h.passing || !h.eng.DropStore(l.storeLane):
+		case h.passing || h.steps != nil || !h.eng.DropStore(l.storeLane):
 			l.after(dropEvery, poll)
 		default:
 			h.dropped(l)

@@ -13,6 +13,9 @@ import (
 // from a snapshot. It may do so without the stores that are leaving, as after a restart with an
 // edited configuration.
 func (h *host) takeOver(tries int, without bool) {
+	if h.steps != nil { // the daemon refuses during a reload
+		return
+	}
 	h.passing = true
 	for _, k := range h.conns {
 		if k.pacing.delayed { // the freeze ends the delay

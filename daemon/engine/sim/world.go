@@ -44,12 +44,14 @@ type World struct {
 	nStores    int
 	instances  uint32 // of daemons at stores, that there have been
 	owner      map[uint32]*link
-	conf       *conf       // as the operator has written it last
-	stages     []*simStore // of a move from one store to another
-	kept       []*kept     // that may last
-	counts     Counts
-	trace      *trace
-	failure    *Failure
+	conf       *conf // as the operator has written it last
+	// stepDice draws the steps of reloads; nil if each reload is a single step.
+	stepDice func(n int) int
+	stages   []*simStore // of a move from one store to another
+	kept     []*kept     // that may last
+	counts   Counts
+	trace    *trace
+	failure  *Failure
 }
 
 // Failure is a check that failed.
@@ -103,6 +105,9 @@ func newWorld(seed uint64, length time.Duration, keep int) *World {
 		w.trace = &trace{keep: keep}
 	}
 	w.p = w.newProfile(int64(length))
+	if w.p.Steps {
+		w.stepDice = extraDice(seed, 0x737465707314)
+	}
 	w.build()
 	return w
 }
@@ -122,6 +127,7 @@ func (w *World) play(length int64) {
 	}()
 	defer func() { // what the driver of two stores has running
 		for _, h := range w.hosts {
+			h.cutSteps()
 			for _, l := range h.links {
 				l.close()
 			}
