@@ -16,10 +16,10 @@ class Lock:
 Way = Callable[[str, bool], Lock]  # arguments: the key, and whether it is shared
 
 
-def sidecar(args: dict[str, Any]) -> Way:
+def sidecar(args: dict[str, Any], confirm: bool = True) -> Way:
     import locksidecar
 
-    client = locksidecar.Client(args["Addr"])
+    client = locksidecar.Client(args["Addr"], confirm=confirm)
 
     def lock(key: str, shared: bool) -> Lock:
         inner = client.lock(key, shared=shared)
@@ -98,4 +98,8 @@ def redis_py(args: dict[str, Any]) -> Way:
     return lock
 
 
-WAYS = {"python": sidecar, "bare": bare, "redis-py": redis_py}
+def unconfirmed(args: dict[str, Any]) -> Way:
+    return sidecar(args, confirm=False)
+
+
+WAYS = {"python": sidecar, "python-unconfirmed": unconfirmed, "bare": bare, "redis-py": redis_py}

@@ -199,6 +199,8 @@ class Handle(ABC, Generic[H]):
         return hold
 
     def _depth(self) -> int:
+        if self._owner is None and not self._held:
+            return 0
         hold = self._find()
         return 0 if hold is None or hold.over else hold.count
 

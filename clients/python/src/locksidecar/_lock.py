@@ -223,6 +223,18 @@ class Lock(Scope[Hold[Any]], One):
             raise
         return super().release(wait)
 
+    @property
+    def fence(self) -> int:
+        """The fencing token, which is larger for each later holder. NotHeld if not held.
+
+        It stays readable after the lock was lost, until release, because that is when it matters. 0 for a degraded
+        grant, which has none.
+        """
+        hold = self._held.get(_here.who)
+        if hold is None or hold.over or not hold.conn.fast:
+            hold = self._mine()
+        return hold.fence
+
     def _send_release(self, hold: Hold[Any]) -> None:
         """Release without an answer: send, and forget the hold."""
         conn, c = hold.conn, _new_call(Call)
