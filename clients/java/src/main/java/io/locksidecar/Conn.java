@@ -31,8 +31,9 @@ final class Conn {
     private static final long LOOK = 500_000_000;
     /** Maximum number of reads before the rest of the reader's work. */
     private static final int READS = 16;
-    /** Nanoseconds for which the I/O thread leaves the reading to callers before it checks whether one still reads. */
-    private static final long TICK = 10_000_000;
+    /** Nanoseconds after which the I/O thread checks whether callers still read; and if none does, whether one will. */
+    private static final long TICK = 50_000_000;
+    private static final long SHORT = 10_000_000;
     private static final long SECOND = 1_000_000_000;
 
     final ReentrantLock mu = new ReentrantLock();
@@ -255,9 +256,9 @@ final class Conn {
             if (reader == io) {
                 return 0;
             }
-            asleep = !led; // a caller has been reading for a whole tick
+            asleep = reader != null && !led; // a caller has been reading for a whole tick
             led = false;
-            return asleep ? SECOND : TICK;
+            return asleep ? SECOND : reader != null ? TICK : SHORT;
         } finally {
             mu.unlock();
         }
@@ -267,7 +268,7 @@ final class Conn {
     void awaitReader() {
         while (reader != null && reader != io) {
             key.selector().wakeup();
-            LockSupport.parkNanos(TICK);
+            LockSupport.parkNanos(SHORT);
         }
     }
 
@@ -290,8 +291,7 @@ final class Conn {
             if (key.interestOps() != ops) {
                 key.interestOps(ops);
             }
-            key.selector().select(Math.min(rest, most / 1_000_000 + 1));
-            key.selector().selectedKeys().clear();
+            key.selector().select(ready -> { }, Math.min(rest, most / 1_000_000 + 1));
             read();
         } catch (LockException e) {
             die(link.placed(e), "connection");
@@ -448,11 +448,12 @@ final class Conn {
     private void flush() {
         List<Call> now = List.of();
         List<Runnable> then = List.of();
+        boolean write;
         mu.lock();
         try {
             if (!ended.isEmpty()) {
                 now = ended;
-                ended = new ArrayList<>();
+                ended = new ArrayList<>(1);
                 out.crowd(now.size());
             }
             if (!told.isEmpty()) {
@@ -464,10 +465,13 @@ final class Conn {
                 led = true;
             }
             answered = false;
+            write = !out.isEmpty();
         } finally {
             mu.unlock();
         }
-        out.flush(false);
+        if (write) {
+            out.flush(false);
+        }
         try {
             Link.each(now, Call::end);
         } finally {

@@ -22,9 +22,41 @@ final class Hold {
      * The identity of a hold on a connection, and in a client. An owner has a key's lock once, but may have several
      * permits of its semaphore. permit is the fence of a permit, and 0 for a lock.
      */
-    record Id(String key, long owner, long permit) {
+    static final class Id {
         /** Replaces the fence of a permit that is not granted yet. */
         private static final long ASKED = -1;
+
+        private final String key;
+        private final long owner;
+        private final long permit;
+        private final int hash;
+
+        Id(String key, long owner, long permit) {
+            this.key = key;
+            this.owner = owner;
+            this.permit = permit;
+            this.hash = 31 * (31 * key.hashCode() + Long.hashCode(owner)) + Long.hashCode(permit);
+        }
+
+        String key() {
+            return key;
+        }
+
+        long owner() {
+            return owner;
+        }
+
+        // A record's own methods take several times as long until the second compiler has seen them.
+
+        @Override
+        public boolean equals(Object o) {
+            return o instanceof Id i && hash == i.hash && owner == i.owner && permit == i.permit && key.equals(i.key);
+        }
+
+        @Override
+        public int hashCode() {
+            return hash;
+        }
 
         /** Returns the id of a lock's hold. */
         static Id lock(String key, long owner) {

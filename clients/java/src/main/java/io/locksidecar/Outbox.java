@@ -48,6 +48,11 @@ final class Outbox {
         return out.position() + (rest == null ? 0 : rest.remaining()) > MOST;
     }
 
+    /** Tells whether nothing was added since the last write. mu is held. */
+    boolean isEmpty() {
+        return out.position() == 0;
+    }
+
     /** Begins a frame whose array has count entries, and returns the buffer for them. mu is held. */
     ByteBuffer begin(int count) {
         return begin(count, 0);
