@@ -70,7 +70,8 @@ public record Inspection(
      * @param left the time until its lease ends unless it is renewed; empty if not known
      * @param name its name in the store's terms; empty for a client of this host's daemon
      * @param note a remark, such as the Redlock nodes that disagree; usually empty
-     * @param session the session of a client of this host's daemon; 0 for other holders
+     * @param session the session of a client of this host's daemon; 0 for other holders, and for a lock that is
+     *     {@linkplain LockOptions#keep kept}
      * @param pid the process id of that client; 0 if not known
      * @param uid the user id of that client; -1 if not known
      * @param client the name and label of that client; empty if not known
@@ -142,7 +143,7 @@ public record Inspection(
 
         private String here() {
             if (session == 0) {
-                return "this host";
+                return fence == 0 ? "this host" : "nobody: kept for user " + uid;
             }
             if (pid == 0) {
                 return client.isEmpty() ? "session " + session : client;

@@ -1,0 +1,113 @@
+package io.locksidecar;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.lang.reflect.Method;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+
+/** Virtual threads of every later Java on this machine, and the memory that a pair takes. */
+class VirtualTest extends OnDaemon {
+    private static final int THREADS = 50;
+    private static final int PAIRS = 20;
+
+    /** The programs of all Javas here that have virtual threads. */
+    static Stream<Path> javas() {
+        try (Stream<Path> all = Files.list(Path.of("/usr/lib/jvm"))) {
+            return Stream.concat(Stream.of(Path.of(System.getProperty("java.home"))), all.filter(Files::isDirectory))
+                    .filter(VirtualTest::isLater).map(home -> home.resolve("bin").resolve("java")).toList().stream();
+        } catch (IOException e) {
+            return Stream.of();
+        }
+    }
+
+    private static boolean isLater(Path home) {
+        try {
+            return Files.readAllLines(home.resolve("release")).stream().anyMatch(
+                    line -> line.matches("JAVA_VERSION=\"(2[1-9]|[3-9]\\d).*"));
+        } catch (IOException e) {
+            return false;
+        }
+    }
+
+    /** If a thread that waits kept the one carrier, or spun on it, the others could not continue. */
+    @Test
+    void virtual_threads_that_wait_share_one_carrier() throws IOException, InterruptedException {
+        for (Path java : javas().toList()) {
+            share(java);
+        }
+    }
+
+    private void share(Path java) throws IOException, InterruptedException {
+        Process p = new ProcessBuilder(
+                java.toString(), "-Djdk.virtualThreadScheduler.parallelism=1", "-Djdk.virtualThreadScheduler.maxPoolSize=1",
+                "-cp", System.getProperty("java.class.path"), VirtualTest.class.getName(), daemon.path.toString())
+                .redirectErrorStream(true).start();
+        String out = new String(p.getInputStream().readAllBytes()).strip();
+        assertEquals(0, p.waitFor(), out);
+        assertEquals("done", out);
+    }
+
+    /** Runs in a Java with virtual threads. */
+    public static void main(String[] args) throws Exception {
+        Method start = Thread.class.getMethod("startVirtualThread", Runnable.class);
+        AtomicInteger inside = new AtomicInteger();
+        CountDownLatch done = new CountDownLatch(THREADS);
+        try (Sidecar sidecar = Sidecar.create(Path.of(args[0]))) {
+            for (int i = 0; i < THREADS; i++) {
+                SidecarLock lock = sidecar.lock("one key");
+                String own = "own " + i;
+                start.invoke(null, (Runnable) () -> {
+                    for (int n = 0; n < PAIRS; n++) {
+                        lock.lock();
+                        if (inside.incrementAndGet() != 1) {
+                            throw new IllegalStateException("two are inside");
+                        }
+                        Thread.yield();
+                        inside.decrementAndGet();
+                        lock.unlock();
+                        try (Lease lease = sidecar.lease(own, Duration.ofMinutes(1))) {
+                            lease.check();
+                        } catch (InterruptedException e) {
+                            throw new IllegalStateException(e);
+                        }
+                    }
+                    done.countDown();
+                });
+            }
+            if (!done.await(Until.BOUND, TimeUnit.SECONDS)) {
+                throw new IllegalStateException(done.getCount() + " threads are not done");
+            }
+        }
+        System.out.println("done");
+    }
+
+    @Test
+    void a_pair_takes_little_memory() throws ReflectiveOperationException {
+        // The client's module, in which this is compiled, does not read the modules of these classes.
+        Object threads = Class.forName("java.lang.management.ManagementFactory").getMethod("getThreadMXBean").invoke(null);
+        Method allocated = Class.forName("com.sun.management.ThreadMXBean").getMethod("getCurrentThreadAllocatedBytes");
+        Sidecar client = connect();
+        List<Long> bytes = new ArrayList<>();
+        for (int round = 0; round < 5; round++) {
+            long before = (Long) allocated.invoke(threads);
+            for (int n = 0; n < 1000; n++) {
+                SidecarLock lock = client.lock(key + n);
+                lock.lock();
+                lock.unlock();
+            }
+            bytes.add(((Long) allocated.invoke(threads) - before) / 1000);
+        }
+        assertTrue(bytes.stream().min(Long::compare).orElseThrow() < 2500, bytes::toString);
+    }
+}
