@@ -50,7 +50,7 @@ class VectorsTest extends OnPeer {
                 all.add(1, 0L);
             }
             if (fields.containsKey("keep") && !fields.containsKey("traceparent")) {
-                all.add(all.size() - 1, ""); // an empty text stands for no trace
+                all.add(all.size() - 1, ""); // an empty text means no trace
             }
             return all;
         }
