@@ -75,6 +75,10 @@ func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 			Took: took}, -1, nil, out)
 		return
 	}
+	if !re.claim() {
+		t.refused(h.l.ns, re, Notice{Code: protocol.Canceled}, -1, nil, out)
+		return
+	}
 	h.count++
 	t.statsOf(h.l.ns).Acquires[OutReentered]++
 	t.answerGranted(h, re, out)
@@ -120,6 +124,32 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64,
 	}
 	t.advance(l, now, out) // expire may have ended it
 	return m, ok
+}
+
+// Here says whether this host can grant an acquire without its store.
+type Here uint8
+
+// What this host has of a key that is acquired.
+const (
+	HereNothing Here = iota // nothing that would suffice
+	HereLease               // a lease that it can use at once
+	HereHold                // a hold of the owner, which is re-entered
+)
+
+// Here says what this host has for q. It changes nothing, so the answer is only a hint.
+func (t *Table) Here(q *Acquire, now int64) Here {
+	l := t.locks[string(q.Key)].lease()
+	switch {
+	case l == nil || now >= t.deadline(l):
+	case l.find(q.Re.Session, q.Owner) != nil:
+		if q.Mode == Shared || l.heldMode == Exclusive {
+			return HereHold
+		}
+	case l.state == stateHeld && l.queue().empty() &&
+		t.admits(l, &waiter{mode: q.Mode, ttl: q.TTL}, now, false) == admitNow:
+		return HereLease
+	}
+	return HereNothing
 }
 
 // refusesTry refuses a try that cannot succeed, and reports whether it has done so. A try takes a

@@ -55,6 +55,26 @@ type PartOfRequest interface {
 	Since() int64 // when the larger request began
 }
 
+// Choice is the InternalReply of an acquire that is one of several alternatives: at most one of
+// them is granted.
+type Choice interface {
+	// Claim returns true for the first alternative that calls it. A table calls it just before it
+	// grants the acquire, or when the session has ended, with the mutex of its shard held.
+	Claim() bool
+}
+
+// choice returns the choice of which re is an alternative; nil for any other request.
+func (re *Request) choice() Choice {
+	c, _ := re.InternalReply.(Choice)
+	return c
+}
+
+// claim reports whether re may be granted. It returns false if another alternative has been granted.
+func (re *Request) claim() bool {
+	c := re.choice()
+	return c == nil || c.Claim()
+}
+
 // MessageKind is the kind of a message.
 type MessageKind uint8
 
@@ -173,6 +193,7 @@ func (t *Table) refuse(q *Acquire, c protocol.Code, err error, out *Effects) {
 func (t *Table) dismiss(w *waiter, c protocol.Code, left int64, err error, now int64,
 	out *Effects) {
 	refused := Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}
+	w.hadToWait = w.hadToWait && w.req.choice() == nil // of several alternatives, only a grant counts
 	t.refused(w.l.ns, w.req, refused, left, err, out)
 	t.dropWaiter(w)
 }

@@ -29,7 +29,7 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 		if verdict != admitNow {
 			break
 		}
-		if t.dismissIfOverLimit(w, now, out) {
+		if t.turnAway(w, now, out) {
 			continue
 		}
 		if !fresh {
@@ -46,14 +46,19 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 	}
 }
 
-// dismissIfOverLimit refuses w, whose turn has come, if it may no longer hold the key. It reports
-// whether it has done so.
-func (t *Table) dismissIfOverLimit(w *waiter, now int64, out *Effects) bool {
-	err := t.mayHold(w.req.Session, w.l.ns, w.keep)
-	if err != nil {
+// turnAway refuses w, whose turn has come, if it may no longer hold the key: a limit is reached, or
+// an alternative has been granted. It reports whether it has done so. If it has not, w has to be
+// granted.
+func (t *Table) turnAway(w *waiter, now int64, out *Effects) bool {
+	if err := t.mayHold(w.req.Session, w.l.ns, w.keep); err != nil {
 		t.dismiss(w, protocol.Limit, -1, err, now, out)
+		return true
 	}
-	return err != nil
+	if !w.req.claim() {
+		t.dismiss(w, protocol.Canceled, -1, nil, now, out)
+		return true
+	}
+	return false
 }
 
 // countHandoff counts a grant that needed no request to the store.

@@ -57,7 +57,7 @@ func (t *Table) serveQueueDegraded(l *Lease, now int64, out *Effects) {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
-		if t.dismissIfOverLimit(w, now, out) {
+		if t.turnAway(w, now, out) {
 			continue
 		}
 		if w.keep > 0 {

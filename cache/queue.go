@@ -23,6 +23,9 @@ type Acquire struct {
 	Limit uint32 // Mode Permit: how many permits the semaphore has, from 1
 	// Draining makes the table refuse everything except re-entry.
 	Draining bool
+	// TryUntil is when a try ends as a wait does, because a request with a bounded wait makes it; 0
+	// for any other try.
+	TryUntil int64
 }
 
 // waiter is a queued acquire.
@@ -192,7 +195,10 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64, out *Effects) {
 	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
 		try: q.Wait == 0, deadline: Forever, since: now, keep: q.Keep,
 		hadToWait: l.nHolds > 0 || !l.queue().empty()}
-	if !w.try && q.Wait < Forever-now {
+	switch {
+	case w.try && q.TryUntil != 0:
+		w.deadline = q.TryUntil
+	case !w.try && q.Wait < Forever-now:
 		w.deadline = now + q.Wait
 	}
 	t.addWaiter(w)

@@ -202,7 +202,10 @@ func (t *Table) endWaits(s *Session, limit int, now int64, out *Effects) (left i
 	for ; limit > 0 && x.waits.first != nil; limit-- {
 		w := x.waits.first
 		l := w.l
-		t.statsOf(l.ns).Acquires[OutGone]++
+		if w.req.claim() {
+			t.statsOf(l.ns).Acquires[OutGone]++
+		}
+		w.hadToWait = w.hadToWait && w.req.choice() == nil
 		t.dropWaiter(w)
 		t.advance(l, now, out)
 	}

@@ -5,6 +5,7 @@ import "iter"
 // Wait is an owner's wait for a hold of another.
 type Wait struct {
 	Request   uint64
+	Reply     any // the request's InternalReply
 	Owner     uint64
 	Holder    *Session
 	HoldOwner uint64
@@ -19,7 +20,7 @@ func (t *Table) Waits(s *Session) iter.Seq2[string, Wait] {
 				if h.s == s && h.owner == w.owner || h.forced {
 					continue
 				}
-				if !yield(w.l.key, Wait{w.req.ID, w.owner, h.s, h.owner}) {
+				if !yield(w.l.key, Wait{w.req.ID, w.req.InternalReply, w.owner, h.s, h.owner}) {
 					return
 				}
 			}

@@ -27,7 +27,7 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendStr(b, q.Key)
 	case OpInspect:
 		b = appendInspect(b, q)
-	case OpAcquireMany:
+	case OpAcquireMany, OpAcquireAny:
 		b = appendHead(b, 8+given(uint64(len(q.Trace))), q)
 		b = appendArray(b, len(q.Keys))
 		for _, k := range q.Keys {
@@ -191,6 +191,14 @@ func AppendGrants(b []byte, id uint64, gs []Grant) []byte {
 		b = appendGrantFields(b, &gs[i])
 	}
 	return closeFrame(b, at)
+}
+
+// AppendGrantOf appends the success of an acquire-any: the grant of the key with this index.
+func AppendGrantOf(b []byte, id uint64, g *Grant, index uint64) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 9, OK, id)
+	b = appendGrantFields(b, g)
+	return closeFrame(appendUint(b, index), at)
 }
 
 // AppendReleased appends the success of a release: the remaining count.

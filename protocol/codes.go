@@ -24,6 +24,7 @@ const (
 	OpPing        Op = 10
 	OpList        Op = 11
 	OpStored      Op = 12
+	OpAcquireAny  Op = 13
 	OpForceUnlock Op = 14
 )
 
@@ -197,6 +198,7 @@ const (
 	MaxName    = 128      // bytes of a client's name or label
 	MaxPermits = 10000    // of a semaphore
 	MaxMany    = 1024     // keys of one acquire-many or release-many
+	MaxAny     = 64       // keys of one acquire-any
 	MaxList    = 1000     // rows of one list
 	MaxWait    = 1 << 40  // milliseconds
 	MaxTTL     = 86400000 // milliseconds: one day

@@ -36,7 +36,7 @@ type Namespace struct {
 	Heartbeat uint64
 }
 
-// Grant is the success of acquire, renew and downgrade.
+// Grant is the success of acquire, renew and downgrade, and with an index of acquire-any.
 type Grant struct {
 	Fence    uint64
 	Left     uint64 // milliseconds of stated validity, rounded down
@@ -174,6 +174,14 @@ func (m *Message) Grant() (g Grant, err error) {
 		}
 	}
 	return g, nil
+}
+
+// GrantOf reads the success of an acquire-any: a grant, and the index of the key in the request.
+func (m *Message) GrantOf() (g Grant, index uint64, err error) {
+	if g, err = m.Grant(); err == nil {
+		index, err = m.Number()
+	}
+	return g, index, err
 }
 
 // Error reads a failure: its text and its detail. For Busy the detail is the milliseconds left (-1

@@ -20,8 +20,8 @@ type Request struct {
 	Fence uint64
 
 	Permits uint64 // acquire with mode Permit: the number of permits of the semaphore
-	// Trace is, for acquire and acquire-many, the caller's traceparent. It is empty if there is none,
-	// or no valid one.
+	// Trace is the caller's traceparent in an acquire of any kind. It is empty if there is none, or no
+	// valid one.
 	Trace []byte
 	// Keep is, for acquire, for how many milliseconds after the grant the key stays closed although
 	// the hold has been released or its session has ended.
@@ -32,7 +32,7 @@ type Request struct {
 	MinVersion, MaxVersion uint64 // hello
 	Name, Label            []byte
 
-	Keys   [][]byte // acquire-many, release-many
+	Keys   [][]byte // acquire-many, acquire-any, release-many
 	Fences []uint64 // release-many; as long as Keys
 
 	Prefix, After []byte // list
@@ -246,7 +246,9 @@ func (d *fields) request(q *Request) error {
 	case OpInspect:
 		return d.inspect(q)
 	case OpAcquireMany:
-		return d.acquireMany(q)
+		return d.acquireKeys(q, MaxMany)
+	case OpAcquireAny:
+		return d.acquireKeys(q, MaxAny)
 	case OpReleaseMany:
 		return d.releaseMany(q)
 	case OpPing:
@@ -304,8 +306,9 @@ func (d *fields) forceUnlock(q *Request) error {
 	return d.uintField("fence", false, &q.Fence)
 }
 
-func (d *fields) acquireMany(q *Request) error {
-	if err := d.keyList(q, false); err != nil {
+// acquireKeys reads an acquire of up to limit keys.
+func (d *fields) acquireKeys(q *Request, limit int) error {
+	if err := d.keyList(q, false, limit); err != nil {
 		return err
 	}
 	if err := d.terms(q); err != nil {
@@ -318,7 +321,7 @@ func (d *fields) acquireMany(q *Request) error {
 }
 
 func (d *fields) releaseMany(q *Request) error {
-	if err := d.keyList(q, true); err != nil {
+	if err := d.keyList(q, true, MaxMany); err != nil {
 		return err
 	}
 	if err := d.uintField("owner", true, &q.Owner); err != nil {
@@ -448,8 +451,8 @@ func (d *fields) flagsField(q *Request, known uint64) error {
 	return nil
 }
 
-// keyList reads a list of keys, or of [key, fence] pairs.
-func (d *fields) keyList(q *Request, pairs bool) error {
+// keyList reads a list of up to limit keys, or of [key, fence] pairs.
+func (d *fields) keyList(q *Request, pairs bool, limit int) error {
 	if !d.next() {
 		return invalid("keys are missing")
 	}
@@ -457,8 +460,8 @@ func (d *fields) keyList(q *Request, pairs bool) error {
 	if err != nil {
 		return invalid("keys: %v", err)
 	}
-	if n == 0 || n > MaxMany {
-		return invalid("%d keys; 1 to %d may be given", n, MaxMany)
+	if n == 0 || n > limit {
+		return invalid("%d keys; 1 to %d may be given", n, limit)
 	}
 	for range n {
 		more := 0

@@ -43,6 +43,9 @@ func (v *vector) reply() any {
 	case OpAcquire, OpRenew, OpDowngrade:
 		return Grant{v.uint("fence"), v.uint("left"), v.uint("deadline"), v.uint("count"), v.uint("end"),
 			v.uint("flags")}
+	case OpAcquireAny:
+		return grantAt{Grant{v.uint("fence"), v.uint("left"), v.uint("deadline"), v.uint("count"),
+			v.uint("end"), v.uint("flags")}, v.uint("index")}
 	case OpAcquireMany:
 		var gs []Grant
 		for _, g := range v.list("grants") {
@@ -102,6 +105,12 @@ type storedPage struct {
 	Next string
 }
 
+// grantAt is what GrantOf returns.
+type grantAt struct {
+	Grant Grant
+	Index uint64
+}
+
 type page struct {
 	Rows []Row
 	Next string
@@ -123,6 +132,9 @@ func read(m *Message, to Op) (any, error) {
 		return m.Welcome()
 	case OpAcquire, OpRenew, OpDowngrade:
 		return m.Grant()
+	case OpAcquireAny:
+		g, index, err := m.GrantOf()
+		return grantAt{g, index}, err
 	case OpAcquireMany:
 		return m.Grants()
 	case OpRelease, OpCancel, OpPing, OpForceUnlock:
@@ -153,6 +165,8 @@ func write(id uint64, c Code, to Op, x any) []byte {
 		return AppendWelcome(nil, id, &x)
 	case Grant:
 		return AppendGrant(nil, id, &x)
+	case grantAt:
+		return AppendGrantOf(nil, id, &x.Grant, x.Index)
 	case []Grant:
 		return AppendGrants(nil, id, x)
 	case uint64:

@@ -29,6 +29,7 @@ type lockOptions struct {
 	noWait    bool
 	wait      time.Duration
 	shared    bool
+	any       bool   // one of the keys, not all
 	permits   uint32 // of the semaphore; 0 for a lock
 	ttl       time.Duration
 	keep      time.Duration
@@ -43,7 +44,7 @@ type lockOptions struct {
 
 const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. Of several
 KEYs all are acquired or none, in an order that prevents deadlocks; if one is lost, all
-are.
+are. With --any it acquires only one of them: the one that it can have first.
 
 With -c it acquires one of N permits of the semaphore KEY instead: up to N such
 commands run at once, on all hosts together. All callers have to give the same N. A
@@ -54,7 +55,7 @@ input and output, in its own process group, which gets the terminal if there is 
 SIGTERM, SIGINT, SIGHUP and similar signals are forwarded to the group. SIGUSR2 is
 ignored, because it is meant for the daemon. The environment of CMD has
 
-  LOCKSIDECAR_KEY      the key; several keys are on separate lines
+  LOCKSIDECAR_KEY      the key that was acquired; several keys are on separate lines
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.
                        Pass it to the protected resource, so that this can refuse
                        a late holder. The tokens of several keys are on separate lines
@@ -94,6 +95,9 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   # two locks at once
   locksidecar lock account/17 account/42 -- ./transfer.sh 17 42
 
+  # one of several
+  locksidecar lock --any gpu/0 gpu/1 -- sh -c './train.sh --device "${LOCKSIDECAR_KEY#gpu/}"'
+
   # a shell is there if you ask for one
   locksidecar lock deploy -- sh -c 'echo "fence $LOCKSIDECAR_FENCE"; make deploy'`
 
@@ -126,6 +130,7 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.Lookup("wait").DefValue = "" // no bound
 	f.BoolVarP(&o.shared, "shared", "s", false,
 		"acquire a shared lock: other clients may share it, but none may hold it exclusively")
+	f.BoolVar(&o.any, "any", false, "acquire one of the keys: the first that is free")
 	f.VarP(&parsedFlag[uint32]{&o.permits, "int", parsePermits}, "permits", "c",
 		"acquire a permit of a semaphore that has `N` of them, instead of a lock")
 	f.Lookup("permits").DefValue = ""
@@ -159,8 +164,8 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 		return usage("no key is named")
 	case dash < 0 || len(args) == dash:
 		return usage("no command is named: locksidecar lock %s -- CMD", strings.Join(args, " "))
-	case dash > protocol.MaxMany:
-		return usage("%d keys: at most %d can be had at once", dash, protocol.MaxMany)
+	case dash > o.maxKeys():
+		return usage("%d keys: at most %d can be named", dash, o.maxKeys())
 	}
 	o.keys, o.command = args[:dash], args[dash:]
 	for i, k := range o.keys {
@@ -172,6 +177,14 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 		}
 	}
 	return o.checkFlags(cmd)
+}
+
+// maxKeys returns how many keys may be named.
+func (o *lockOptions) maxKeys() int {
+	if o.any {
+		return protocol.MaxAny
+	}
+	return protocol.MaxMany
 }
 
 // checkFlags checks the flags for values that are out of range and for contradictions.

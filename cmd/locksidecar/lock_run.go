@@ -126,12 +126,17 @@ func (j *job) ask(ctx context.Context) (err error) {
 	}
 	began := time.Now()
 	// the refusal of an acquire has more details than the refusal of an acquire-many
-	if len(j.keys) == 1 {
+	var h *client.Hold
+	switch {
+	case len(j.keys) == 1:
 		args.Key = j.keys[0]
-		var h *client.Hold
 		h, err = j.client.Lock(ctx, args)
 		j.holds = client.Holds{h}
-	} else {
+	case j.any:
+		if h, err = j.client.LockAny(ctx, j.keys, args); err == nil {
+			j.holds, j.keys = client.Holds{h}, []string{h.Key()}
+		}
+	default:
 		j.holds, err = j.client.LockMany(ctx, j.keys, args)
 	}
 	if err == nil {
@@ -176,6 +181,8 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 			name, still)
 	case errors.Is(err, client.ErrTimeout):
 		e.err = fmt.Errorf("%s: not acquired within %v%s", name, j.wait, still)
+	case errors.Is(err, client.ErrBusy) && j.any && len(j.keys) > 1:
+		e.err = fmt.Errorf("each of %s is held", name)
 	case errors.Is(err, client.ErrBusy) && left >= 0:
 		e.err = fmt.Errorf("%s is held%s; its present lease ends in %v unless it is renewed",
 			name, by, left)
@@ -195,7 +202,7 @@ func (j *job) refusedKey(err error) (name string, left time.Duration) {
 	if !errors.As(err, &refused) || refused.Detail < 0 {
 		return name, -1
 	}
-	if len(j.keys) == 1 {
+	if len(j.keys) == 1 || j.any {
 		return name, time.Duration(refused.Detail) * time.Millisecond
 	}
 	if refused.Detail < int64(len(j.keys)) { // it is the index of the key

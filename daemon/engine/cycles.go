@@ -34,6 +34,7 @@ type owner struct{ session, owner uint64 }
 type edge struct {
 	to     owner
 	req    uint64
+	any    *anyAcquire // that the request is; nil for any other
 	key    string
 	client *string
 }
@@ -48,7 +49,7 @@ func (e *Engine) findCycles(now int64, all []*Session) {
 	}
 	c.next = now + int64(cycleEvery)
 	seen := make(map[string]bool)
-	for _, ring := range rings(e.waits(all)) {
+	for _, ring := range rings(withoutFree(e.waits(all))) {
 		sign := signature(ring)
 		told, twice := c.seen[sign]
 		if twice && !told {
@@ -76,8 +77,9 @@ func (e *Engine) waits(all []*Session) map[owner][]edge {
 			sh := e.lock(i)
 			for key, w := range sh.table.Waits(s.core) {
 				from := owner{s.core.ID, w.Owner}
-				graph[from] = append(graph[from],
-					edge{owner{w.Holder.ID, w.HoldOwner}, w.Request, key, s.client.Load()})
+				p, _ := w.Reply.(part)
+				graph[from] = append(graph[from], edge{owner{w.Holder.ID, w.HoldOwner}, w.Request,
+					p.anyAcquire, key, s.client.Load()})
 				if n++; n >= cycleEdges {
 					break
 				}
@@ -86,6 +88,94 @@ func (e *Engine) waits(all []*Session) map[owner][]edge {
 		}
 	}
 	return graph
+}
+
+// withoutFree removes from graph the waits of each acquire-any that has a way out: for one of its
+// keys, no holder on this host is stuck. An owner is stuck if one of its requests waits for a stuck
+// owner, or is an acquire-any without a way out. withoutFree returns graph.
+func withoutFree(graph map[owner][]edge) map[owner][]edge {
+	b := blocks{into: make(map[owner][]step), n: make(map[owner]int),
+		holders: make(map[anyKey]int), keys: make(map[*anyAcquire]int)}
+	for from, edges := range graph {
+		for _, x := range edges {
+			b.add(graph, step{from, x})
+		}
+	}
+	if len(b.keys) == 0 {
+		return graph
+	}
+	var free []owner // not stuck
+	for from := range graph {
+		if b.n[from] == 0 {
+			free = append(free, from)
+		}
+	}
+	for len(free) > 0 {
+		last := free[len(free)-1]
+		free = free[:len(free)-1]
+		for _, x := range b.into[last] {
+			if b.remove(x) {
+				free = append(free, x.from)
+			}
+		}
+	}
+	for from, edges := range graph {
+		graph[from] = slices.DeleteFunc(edges, func(x edge) bool {
+			return x.any != nil && b.keys[x.any] < len(x.any.keys)
+		})
+	}
+	return graph
+}
+
+// blocks counts what keeps owners stuck. At first every owner that waits counts as stuck.
+type blocks struct {
+	into    map[owner][]step    // the waits for each stuck owner
+	n       map[owner]int       // requests of each owner that wait for stuck owners, once for each
+	holders map[anyKey]int      // stuck holders of each key of an acquire-any
+	keys    map[*anyAcquire]int // keys with such holders
+}
+
+type anyKey struct {
+	m   *anyAcquire
+	key string
+}
+
+// add counts a wait.
+func (b *blocks) add(graph map[owner][]edge, x step) {
+	stuck := len(graph[x.to]) > 0
+	if stuck {
+		b.into[x.to] = append(b.into[x.to], x)
+	}
+	switch k := (anyKey{x.any, x.key}); {
+	case x.any == nil && stuck:
+		b.n[x.from]++
+	case x.any == nil:
+	case !stuck:
+		b.keys[x.any] += 0 // so that it is known
+	default:
+		if b.holders[k]++; b.holders[k] > 1 {
+			return
+		}
+		if b.keys[x.any]++; b.keys[x.any] == len(x.any.keys) {
+			b.n[x.from]++
+		}
+	}
+}
+
+// remove counts a wait for an owner that is not stuck any more. It reports whether the waiting owner
+// is not stuck any more either.
+func (b *blocks) remove(x step) bool {
+	if x.any != nil {
+		k := anyKey{x.any, x.key}
+		if b.holders[k]--; b.holders[k] > 0 {
+			return false
+		}
+		if b.keys[x.any]--; b.keys[x.any] < len(x.any.keys)-1 {
+			return false
+		}
+	}
+	b.n[x.from]--
+	return b.n[x.from] == 0
 }
 
 // step is one wait of a ring.

@@ -123,6 +123,7 @@ type Engine struct {
 	ask func(Query)
 
 	draining      atomic.Bool
+	anyStart      atomic.Uint64 // spreads acquire-anys over their keys
 	nextKeepalive atomic.Int64
 
 	// Used by Tick alone.
@@ -155,6 +156,7 @@ func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine 
 		lastID: set.FirstID,
 	}
 	e.set.Store(&set)
+	e.anyStart.Store(set.Table.Seed >> 1)
 	e.storeLanes.Store(&[]*StoreLane{})
 	e.nextKeepalive.Store(cache.Forever)
 	for i := range e.shards {

@@ -17,17 +17,10 @@ var errAlone = errors.New("the store is down, and a reload has ended grants with
 // holds only keys that come earlier in an order that is the same for every caller, and no two can
 // wait for each other.
 type multiAcquire struct {
-	s        *Session
-	id       uint64
-	q        cache.Acquire // all but the key
-	keys     [][]byte
-	ttls     []int64
-	classes  []*class // of the keys
-	order    []int    // of keys
-	began    int64
-	deadline int64 // of the wait; Forever for none
+	several
+	order []int // of keys
 
-	mu        sync.Mutex
+	// guarded by mu
 	at        int              // an index in order: the keys before it are held
 	tries     int              // number of tries that are not answered
 	refusals  []refusal        // of failed tries, by key
@@ -36,16 +29,6 @@ type multiAcquire struct {
 	shard     int              // of the key that m waits for
 	withdrawn bool             // the client has canceled the request
 	lost      bool             // a key was lost after it had been granted
-	cancel    []uint64         // ids of cancels that wait for its answer
-}
-
-// Since returns when the request began, from which MaxWait counts.
-func (m *multiAcquire) Since() int64 { return m.began }
-
-// refusal is the refusal of a key.
-type refusal struct {
-	code protocol.Code
-	text string
 }
 
 // try is the try of one key of a multi-acquire.
@@ -62,39 +45,13 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
-	m := &multiAcquire{s: s, id: q.ID, began: now, deadline: cache.Forever,
-		grants:   make([]protocol.Grant, len(q.Keys)),
+	m := &multiAcquire{grants: make([]protocol.Grant, len(q.Keys)),
 		refusals: make([]refusal, len(q.Keys)), held: make([]bool, len(q.Keys))}
-	// askOne checks each key again, because the routes may change.
-	wait, all := cache.Forever, s.engine.routes.Load()
-	for _, k := range q.Keys {
-		rt := routeFor(all, k)
-		ttl, longest := rt.terms(q)
-		if code, err := rt.checkAcquire(&s.peer, q.Mode, ttl); code != protocol.OK {
-			s.refuseAcquire(rt, q, k, code, err, now, a)
-			return
-		}
-		wait = min(wait, longest)
-		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, rt.class)
+	var ok bool
+	if m.order, ok = m.begin(s, q, now, a); !ok {
+		return
 	}
-	m.q = cache.Acquire{Owner: q.Owner, Mode: q.Mode, Wait: wait,
-		Fixed: q.Flags&protocol.FlagFixed != 0}
-	m.q.Re = cache.Request{Session: s.core, ID: q.ID, InternalReply: m}
-	if wait < cache.Forever-now {
-		m.deadline = now + wait
-	}
-	for n, k := range q.Keys {
-		m.keys = append(m.keys, slices.Clone(k))
-		m.order = append(m.order, n)
-	}
-	slices.SortFunc(m.order, func(x, y int) int { return slices.Compare(m.keys[x], m.keys[y]) })
-	for n := range m.order[1:] {
-		if slices.Equal(m.keys[m.order[n]], m.keys[m.order[n+1]]) {
-			s.refuse(q.ID, protocol.Invalid, "a key is named twice", a)
-			return
-		}
-	}
-	s.beginSpan(routeFor(all, q.Keys[0]), q, q.Keys[0], now)
+	m.q.Re.InternalReply = m
 	s.addMulti(m)
 	m.ask(s.engine, now, a)
 }
@@ -117,41 +74,9 @@ func (m *multiAcquire) ask(e *Engine, now int64, a *followUp) {
 	}
 }
 
-// askOne requests key n with the settings of q, unless the session may no longer use the key. It
-// calls after with the shard's mutex held.
-func (m *multiAcquire) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *followUp,
-	after func(*shard),
-) {
-	sh, rt := e.lockKey(m.keys[n])
-	q.NS, q.TTL, q.Key, q.Draining = rt.policy, m.ttls[n], m.keys[n], e.draining.Load()
-	if q.Wait > 0 {
-		q.Wait = m.left(rt, now)
-	}
-	if code, err := rt.checkAcquire(&m.s.peer, q.Mode, q.TTL); code != protocol.OK {
-		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
-		sh.out.Messages = append(sh.out.Messages, refused)
-	} else {
-		sh.table.Acquire(q, now, &sh.out)
-	}
-	after(sh)
-	e.carryOutAndUnlock(sh, now, a)
+func (t try) record(e *Engine, msg *cache.Message, now int64, _ *followUp) {
+	t.m.recordGrant(e, t.n, msg, now)
 }
-
-// left returns how long m may still wait for a key of rt, whose longest wait a reload may have
-// shortened.
-func (m *multiAcquire) left(rt *route, now int64) int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if longest := int64(rt.MaxWait); longest > 0 {
-		m.deadline = min(m.deadline, m.began+longest)
-	}
-	if m.deadline == cache.Forever {
-		return cache.Forever
-	}
-	return max(0, m.deadline-now)
-}
-
-func (t try) granted(e *Engine, msg *cache.Message, now int64) { t.m.recordGrant(e, t.n, msg, now) }
 
 // answered receives the table's answer to a try.
 func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
@@ -168,16 +93,19 @@ func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	}
 }
 
-func (m *multiAcquire) granted(e *Engine, msg *cache.Message, now int64) {
+func (m *multiAcquire) record(e *Engine, msg *cache.Message, now int64, _ *followUp) {
 	m.mu.Lock()
 	n := m.order[m.at]
 	m.mu.Unlock()
 	m.recordGrant(e, n, msg, now)
 }
 
-// recordGrant records the grant of key n. The shard's mutex is held, so a later loss of the grant
-// finds it: see loseInMulti.
+// recordGrant records the grant of key n, if msg is one. The shard's mutex is held, so a later loss
+// of the grant finds it: see loseInMulti.
 func (m *multiAcquire) recordGrant(e *Engine, n int, msg *cache.Message, now int64) {
+	if msg.Kind != cache.MsgGranted {
+		return
+	}
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	g := e.stateGrant(m.s, msg, now)
@@ -337,25 +265,10 @@ func (m *multiAcquire) fail(c protocol.Code, text string, now int64, a *followUp
 		class.refused.add(c)
 	}
 	index := m.order[min(m.at, len(m.order)-1)]
-	key := string(m.keys[index])
-	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(c), key: key})
-	m.s.noteRefused(cache.Notice{Mode: m.q.Mode, Code: c, Key: key, Owner: m.q.Owner,
-		Took: now - m.began}, a)
+	m.noteFailed(c, index, now, a)
 	m.finish(a, c == protocol.Canceled, func(b []byte) []byte {
 		return protocol.AppendManyError(b, m.id, c, text, uint64(index))
 	})
-}
-
-// finish answers the request, and then the cancels that wait for it.
-func (m *multiAcquire) finish(a *followUp, canceled bool, frame func([]byte) []byte) {
-	m.s.dropMulti(m) // no cancel finds it any more
-	m.s.write(a, frame)
-	m.mu.Lock()
-	cancels := m.cancel
-	m.mu.Unlock()
-	for _, id := range cancels {
-		m.s.write(a, func(b []byte) []byte { return protocol.AppendCanceled(b, id, canceled) })
-	}
 }
 
 // loseInMulti records that a multi-acquire has lost a key that it had been granted, so that the
@@ -403,48 +316,15 @@ func (s *Session) addMulti(m *multiAcquire) {
 	s.multiAcquires = append(s.multiAcquires, m)
 }
 
-func (s *Session) dropMulti(m *multiAcquire) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if n := slices.Index(s.multiAcquires, m); n >= 0 {
-		s.multiAcquires = slices.Delete(s.multiAcquires, n, n+1)
-	}
-}
-
-// maxCancels bounds the cancels that wait for one multi-acquire to end.
-const maxCancels = 16
-
-// cancelMulti withdraws a multi-acquire. It returns false if the session has none with that id.
-func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool {
-	s.mu.Lock()
-	var m *multiAcquire
-	for _, x := range s.multiAcquires {
-		if x.id == q.Target {
-			m = x
-		}
-	}
-	if m == nil {
-		s.mu.Unlock()
-		return false
-	}
+// withdraw ends the wait of m, whose client has canceled it. A try in progress is awaited.
+func (m *multiAcquire) withdraw(e *Engine, now int64, a *followUp) {
 	m.mu.Lock()
 	m.withdrawn = true
-	full := len(m.cancel) == maxCancels
-	if !full {
-		m.cancel = append(m.cancel, q.ID)
-	}
 	i := m.shard
 	m.mu.Unlock()
-	s.mu.Unlock()
-	if full {
-		s.refuse(q.ID, protocol.Limit, "too many cancels of this request", a)
-		return true
-	}
-	e := s.engine
 	sh := e.lock(i)
-	sh.table.CancelInternal(s.core, m, now, &sh.out)
+	sh.table.CancelInternal(m.s.core, m, now, &sh.out)
 	e.carryOutAndUnlock(sh, now, a)
-	return true
 }
 
 // multiRelease is a release of several keys in progress.

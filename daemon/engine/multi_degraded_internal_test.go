@@ -60,8 +60,9 @@ func TestAnAcquireManyThatHasLostADegradedHoldLeavesTheNextOne(t *testing.T) {
 // The loss of a degraded hold comes before the engine has passed the grant to the acquire-many.
 func TestAnAcquireManyWhoseDegradedGrantIsLostAtOnceLeavesTheNextHold(t *testing.T) {
 	b, pass := newCutOff(t)
-	m := &multiAcquire{s: b.s, id: 6, order: []int{0}, keys: [][]byte{[]byte("a")},
-		ttls: []int64{int64(30 * time.Second)}, deadline: cache.Forever,
+	m := &multiAcquire{order: []int{0},
+		several: several{s: b.s, id: 6, keys: [][]byte{[]byte("a")},
+			ttls: []int64{int64(30 * time.Second)}, deadline: cache.Forever},
 		grants: make([]protocol.Grant, 1), refusals: make([]refusal, 1), held: make([]bool, 1)}
 	m.q = cache.Acquire{Owner: 7, Wait: cache.Forever,
 		Re: cache.Request{Session: b.s.core, ID: 6, InternalReply: m}}

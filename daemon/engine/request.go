@@ -80,6 +80,8 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 		s.acquire(q, now, a)
 	case protocol.OpAcquireMany:
 		s.acquireMulti(q, now, a)
+	case protocol.OpAcquireAny:
+		s.acquireAny(q, now, a)
 	case protocol.OpReleaseMany:
 		s.releaseMulti(q, now, a)
 	case protocol.OpPing:
@@ -89,7 +91,7 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	case protocol.OpStored:
 		s.stored(q, a)
 	case protocol.OpCancel:
-		if !s.cancelMulti(q, now, a) {
+		if !s.cancelSeveral(q, now, a) {
 			s.onKey(q, now, a)
 		}
 	default:

@@ -68,6 +68,7 @@ type Session struct {
 	stated         int64 // the latest validity stated
 	killed         bool
 	multiAcquires  []*multiAcquire  // multi-acquires in progress
+	anyAcquires    []*anyAcquire    // acquire-anys in progress
 	spans          map[uint64]*Span // traced acquires in progress, by id
 }
 
@@ -247,15 +248,20 @@ func (s *Session) unmark() { s.touched.Store(false) }
 // write appends a frame to the outbox. It ends a session whose client does not read.
 func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 	s.mu.Lock()
-	if !s.killed && !s.ended.Load() {
-		s.out = frame(s.out)
-	}
-	slow := len(s.out) > s.engine.settings().OutBuffer
+	slow := s.writeLocked(frame)
 	s.mu.Unlock()
 	if slow {
 		s.tooSlow()
 	}
 	a.mark(s)
+}
+
+// writeLocked appends a frame to the outbox, and reports whether the client does not read.
+func (s *Session) writeLocked(frame func(b []byte) []byte) (slow bool) {
+	if !s.killed && !s.ended.Load() {
+		s.out = frame(s.out)
+	}
+	return len(s.out) > s.engine.settings().OutBuffer
 }
 
 func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
@@ -275,7 +281,11 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	switch m.Kind {
 	case cache.MsgGranted:
 		g := e.stateGrant(s, m, now)
-		s.out = protocol.AppendGrant(s.out, m.Re.ID, &g)
+		if p, ok := m.Re.InternalReply.(part); ok {
+			s.out = protocol.AppendGrantOf(s.out, m.Re.ID, &g, uint64(p.n))
+		} else {
+			s.out = protocol.AppendGrant(s.out, m.Re.ID, &g)
+		}
 	case cache.MsgReleased:
 		s.out = protocol.AppendReleased(s.out, m.Re.ID, uint64(m.Count))
 	case cache.MsgCanceled:

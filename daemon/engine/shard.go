@@ -110,8 +110,8 @@ func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 				e.send(m, now, a)
 			}
 		default:
-			if r, ok := m.Re.InternalReply.(grantRecorder); ok && m.Kind == cache.MsgGranted {
-				r.granted(e, m, now)
+			if r, ok := m.Re.InternalReply.(recorder); ok {
+				r.record(e, m, now, a)
 			}
 			a.replies = append(a.replies, *m)
 		}
@@ -245,10 +245,10 @@ type internalReply interface {
 	answered(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// grantRecorder is an internalReply that also has to know of a grant before anything else happens
-// to the key. granted is called with the shard's mutex held, before answered.
-type grantRecorder interface {
-	granted(e *Engine, m *cache.Message, now int64)
+// recorder is an internalReply that also has to know of the answer before anything else happens to
+// the key. record is called with the shard's mutex held, before answered.
+type recorder interface {
+	record(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
 // quiet is the internal reply of a release that is answered only if it fails. It is not an

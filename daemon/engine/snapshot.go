@@ -314,6 +314,8 @@ const (
 	replyMulti
 	replyTry
 	replyDiscard
+	replyPart
+	replyPartWaits
 )
 
 // InternalReply writes or reads the internal reply of a request. No multiRelease exists then,
@@ -331,6 +333,11 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 		kind, place = replyMulti, slices.Index(s.multiAcquires, v)
 	case try:
 		kind, place, key = replyTry, slices.Index(s.multiAcquires, v.m), v.n
+	case part:
+		kind, place, key = replyPart, slices.Index(s.anyAcquires, v.anyAcquire), v.n
+		if v.wait {
+			kind = replyPartWaits
+		}
 	default:
 		m.Fail(errUnderWay)
 	}
@@ -342,8 +349,8 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	}
 }
 
-// internalReply returns the internal reply that was read. place is the index of a multi-acquire
-// of s, and key the index of its key.
+// internalReply returns the internal reply that was read. place is the index of an acquire of
+// several keys of s, and key the index of its key.
 func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) any {
 	switch {
 	case kind == replyQuiet:
@@ -351,16 +358,24 @@ func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) an
 	case kind == replyDiscard:
 		return discardReply{}
 	case kind == replyNone:
-	case place < 0 || place >= len(s.multiAcquires) || key < 0 ||
-		key >= len(s.multiAcquires[place].keys):
-		m.Fail(errUnderWay)
-	case kind == replyMulti:
-		return s.multiAcquires[place]
-	case kind == replyTry:
+		return nil
+	}
+	if kind == replyPart || kind == replyPartWaits {
+		if at(s.anyAcquires, place) && at(s.anyAcquires[place].keys, key) {
+			return part{s.anyAcquires[place], key, kind == replyPartWaits}
+		}
+	} else if at(s.multiAcquires, place) && at(s.multiAcquires[place].keys, key) {
+		if kind == replyMulti {
+			return s.multiAcquires[place]
+		}
 		return try{s.multiAcquires[place], key}
 	}
+	m.Fail(errUnderWay)
 	return nil
 }
+
+// at reports whether list has an entry at place.
+func at[T any](list []T, place int) bool { return place >= 0 && place < len(list) }
 
 // Class writes or reads a class number.
 func (m *snapshotCoder) Class(c *cache.Coder, class *uint16) {

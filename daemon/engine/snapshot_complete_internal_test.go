@@ -19,6 +19,7 @@ var derived = map[string]string{
 	"engine.Engine.routes":          "from the configuration; the snapshot has the earlier stores and epochs",
 	"engine.Engine.observer":        "the daemon's",
 	"engine.Engine.audit":           "from the configuration",
+	"engine.Engine.anyStart":        "any value will do",
 	"engine.Engine.draining":        "nothing is passed on by a daemon that drains",
 	"engine.Engine.nextKeepalive":   "follows from the sessions' keepaliveAt",
 	"engine.Engine.surveys":         "a survey in progress starts again",
@@ -82,7 +83,7 @@ var derived = map[string]string{
 	"cache.Session.Shell":      "the session itself",
 	"cache.Session.isDetached": "of a user's record",
 	"cache.Session.index":      "of the holds and waiters",
-	"engine.multiAcquire.s":    "the session that has it", "engine.multiAcquire.classes": "of the keys",
+	"engine.several.s":         "the session that has it", "engine.several.classes": "of the keys",
 	"cache.Acquire.Re":       "of the many",
 	"cache.Acquire.NS":       "of the key",
 	"cache.Acquire.Key":      "of the keys",
@@ -90,6 +91,7 @@ var derived = map[string]string{
 	"cache.Acquire.Limit":    "there are no multi-acquires of permits",
 	"cache.Acquire.Draining": "set again by each request",
 	"cache.Acquire.Keep":     "there are no multi-acquires with a keep",
+	"cache.Acquire.TryUntil": "set again by each request",
 
 	"cache.Table.locks (keys)":      "the lock's own key",
 	"cache.Table.semaphores (keys)": "the semaphore's own key",
@@ -198,6 +200,9 @@ func newRich(t *testing.T) *twoStores {
 		Keys: [][]byte{[]byte("held"), []byte("o:many")},
 		Wait: 60000, TTL: 20000})
 	ask(protocol.Request{Op: protocol.OpCancel, Key: []byte("held"), Target: id})
+	ask(protocol.Request{Op: protocol.OpAcquireAny, Owner: 7, // one is held, and the others are free
+		Keys: [][]byte{[]byte("held"), []byte("o:any"), []byte("o:other")},
+		Wait: 60000, TTL: 20000})
 	d.e.StoreDown(d.other, errors.New("down"))
 	d.s.peer.Groups, d.s.out = []int{7}, []byte("not written yet")
 	return d

@@ -85,9 +85,17 @@ func (m *snapshotCoder) session(s *Session) {
 	c.Bool(&s.killed)
 	cache.List(c, &s.multiAcquires, func(p **multiAcquire) {
 		if m.Reading {
-			*p = &multiAcquire{s: s}
+			*p = &multiAcquire{several: several{s: s}}
 		}
+		m.several(&(*p).several)
 		m.multiAcquire(*p)
+	})
+	cache.List(c, &s.anyAcquires, func(p **anyAcquire) {
+		if m.Reading {
+			*p = &anyAcquire{several: several{s: s}}
+		}
+		m.several(&(*p).several)
+		m.anyAcquire(*p)
 	})
 	if s.killed { // EndWaits is called, or will be: the session gets no new holds
 		s.core.Ended.Store(true)
@@ -98,13 +106,12 @@ func (m *snapshotCoder) session(s *Session) {
 	}
 }
 
-// multiAcquire writes or reads a multi-acquire in progress.
-func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
+// several writes or reads the common part of an acquire of several keys.
+func (m *snapshotCoder) several(x *several) {
 	c := m.Coder
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	cache.Num(c, &x.id)
-	cache.Num(c, &x.tries)
 	cache.Num(c, &x.q.Owner)
 	cache.Num(c, &x.q.Mode)
 	cache.Num(c, &x.q.Wait)
@@ -113,10 +120,29 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	cache.Num(c, &x.deadline)
 	cache.List(c, &x.keys, c.Bytes)
 	cache.List(c, &x.ttls, func(n *int64) { cache.Num(c, n) })
-	cache.List(c, &x.order, func(n *int) { cache.Num(c, n) })
-	cache.List(c, &x.refusals, func(s *refusal) { cache.Num(c, &s.code); c.String(&s.text) })
-	cache.List(c, &x.held, c.Bool)
 	cache.List(c, &x.cancel, func(n *uint64) { cache.Num(c, n) })
+	if !m.Reading {
+		return
+	}
+	x.q.Re = x.s.request(x.id)
+	all := m.e.routes.Load()
+	for _, k := range x.keys {
+		x.classes = append(x.classes, routeFor(all, k).class)
+	}
+	if n := len(x.keys); n == 0 || len(x.ttls) != n {
+		m.Fail(errUnderWay)
+	}
+}
+
+func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
+	c := m.Coder
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.q.Re.InternalReply = x
+	cache.Num(c, &x.tries)
+	cache.List(c, &x.order, func(n *int) { cache.Num(c, n) })
+	cache.List(c, &x.refusals, m.refusal)
+	cache.List(c, &x.held, c.Bool)
 	cache.List(c, &x.grants, func(g *protocol.Grant) {
 		for _, n := range []*uint64{&g.Fence, &g.Deadline, &g.Left, &g.Count, &g.End} {
 			cache.Num(c, n)
@@ -127,17 +153,36 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	cache.Num(c, &x.shard)
 	c.Bool(&x.withdrawn)
 	c.Bool(&x.lost)
-	if !m.Reading {
-		return
-	}
-	x.q.Re = cache.Request{Session: x.s.core, ID: x.id, InternalReply: x}
-	all := m.e.routes.Load()
-	for _, k := range x.keys {
-		x.classes = append(x.classes, routeFor(all, k).class)
-	}
 	n := len(x.keys)
-	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.refusals) != n || len(x.held) != n ||
-		len(x.grants) != n || x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards {
+	if m.Reading && (len(x.order) != n || len(x.refusals) != n || len(x.held) != n ||
+		len(x.grants) != n || x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards) {
+		m.Fail(errUnderWay)
+	}
+}
+
+func (m *snapshotCoder) refusal(r *refusal) {
+	cache.Num(m.Coder, &r.code)
+	m.String(&r.text)
+}
+
+func (m *snapshotCoder) anyAcquire(x *anyAcquire) {
+	c := m.Coder
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	decided := x.decided.Load()
+	for _, b := range []*bool{&decided, &x.asking, &x.waiting, &x.granted, &x.concluded} {
+		c.Bool(b)
+	}
+	x.decided.Store(decided)
+	for _, n := range []*int{&x.start, &x.tried, &x.open, &x.by} {
+		cache.Num(c, n)
+	}
+	cache.Num(c, &x.left)
+	cache.List(c, &x.parts, c.Bool)
+	cache.List(c, &x.refusals, m.refusal)
+	n := len(x.keys)
+	if m.Reading && (len(x.parts) != n || len(x.refusals) != n || x.start < 0 || x.start >= n ||
+		x.tried < 0 || x.tried > n || x.by >= n) {
 		m.Fail(errUnderWay)
 	}
 }

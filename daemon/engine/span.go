@@ -10,7 +10,7 @@ import (
 type Span struct {
 	Parent           protocol.Traceparent
 	Began, Ended     int64  // times of the engine's clock
-	Key              string // as in the log; of several keys the first, or the one that was refused
+	Key              string // as in the log; of several keys the one that decided, or the first
 	Keys             int    // number of keys requested
 	Mode             protocol.Mode
 	Result           string // as in the metrics
@@ -47,6 +47,9 @@ type spanEnd struct {
 // endOf returns the spanEnd for an answer of the table.
 func endOf(m *cache.Message) spanEnd {
 	end := spanEnd{cache.Outcome(m.Code), m.Fence, m.Handoff, m.Degraded, ""}
+	if p, ok := m.Re.InternalReply.(part); ok {
+		end.key = string(p.keys[p.n])
+	}
 	if m.Count > 1 {
 		end.outcome = cache.OutReentered
 	}
@@ -65,7 +68,8 @@ func (s *Session) endSpanLocked(id uint64, end spanEnd) {
 	x.Result = ResultLabels[end.outcome]
 	x.Fence, x.Handoff, x.Degraded = end.fence, end.handoff, end.degraded
 	if end.key != "" {
-		x.Key = end.key
+		rt := routeFor(s.engine.routes.Load(), end.key)
+		x.Key, x.Namespace, x.Store = end.key, NamespaceLabel(rt.Prefix), rt.Name()
 	}
 	s.engine.observer.SpanEnds(x)
 }

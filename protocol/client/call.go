@@ -13,7 +13,8 @@ type Reply struct {
 	ID     uint64
 	Err    error            // nil, an *Error, or an ErrClosed
 	Number uint64           // release: the count left; cancel: 1 if it withdrew; ping: the clock
-	Grant  protocol.Grant   // acquire, renew, downgrade
+	Grant  protocol.Grant   // acquire, acquire-any, renew, downgrade
+	Index  int              // acquire-any: of the key that was acquired
 	Grants []protocol.Grant // acquire-many
 	Codes  []protocol.Code  // release-many
 	State  protocol.State   // inspect
@@ -103,7 +104,7 @@ func (c *Client) abandon(id uint64) bool {
 	switch cl.req.Op {
 	case protocol.OpAcquire:
 		cancel.Key = cl.req.Key
-	case protocol.OpAcquireMany:
+	case protocol.OpAcquireMany, protocol.OpAcquireAny:
 		cancel.Key = cl.req.Keys[0]
 	default:
 		c.mu.Unlock()
@@ -130,6 +131,8 @@ func (c *Client) giveBack(cl *call) {
 	switch cl.req.Op {
 	case protocol.OpAcquire:
 		keys, grants = [][]byte{cl.req.Key}, []protocol.Grant{cl.reply.Grant}
+	case protocol.OpAcquireAny:
+		keys, grants = keys[cl.reply.Index:][:1], []protocol.Grant{cl.reply.Grant}
 	case protocol.OpAcquireMany:
 		if len(grants) != len(keys) {
 			return // not an answer to this request

@@ -69,6 +69,25 @@ func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	if _, err := c.acquire(ctx, &a, h); err != nil {
 		return nil, err
 	}
+	return h.inTime(ctx)
+}
+
+// LockAny is like AcquireAny, and keeps track of the hold, as Lock does. Hold.Key returns the key
+// that was acquired.
+func (c *Client) LockAny(ctx context.Context, keys []string, a AcquireArgs) (*Hold, error) {
+	if err := c.mayAcquire(ctx, a.Owner, keys...); err != nil {
+		return nil, err
+	}
+	h := c.newHold("", &a)
+	if _, err := c.acquireAny(ctx, keys, &a, h); err != nil {
+		return nil, err
+	}
+	return h.inTime(ctx)
+}
+
+// inTime returns h. If its grant was past its deadline when it was read, inTime releases it and
+// returns an error.
+func (h *Hold) inTime(ctx context.Context) (*Hold, error) {
 	if !h.Valid() && h.tooLate() {
 		_ = h.Release(ctx)
 		return nil, errLate

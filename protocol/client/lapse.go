@@ -69,8 +69,11 @@ func (c *Client) refuseGrant(cl *call) bool {
 		return false
 	}
 	keys := cl.req.Keys
-	if cl.req.Op == protocol.OpAcquire {
+	switch cl.req.Op {
+	case protocol.OpAcquire:
 		keys = [][]byte{cl.req.Key}
+	case protocol.OpAcquireAny:
+		keys = keys[cl.reply.Index:][:1]
 	}
 	var err error
 	c.mu.Lock()
@@ -170,7 +173,7 @@ func (c *Client) abandonLocked(cl *call, by int) {
 	switch {
 	case cl.req.Op == protocol.OpAcquire && cl.req.Mode != protocol.Permit:
 		keys = [][]byte{cl.req.Key}
-	case cl.req.Op != protocol.OpAcquireMany:
+	case cl.req.Op != protocol.OpAcquireMany && cl.req.Op != protocol.OpAcquireAny:
 		return
 	}
 	for _, k := range keys {

@@ -185,6 +185,8 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		}
 	case protocol.OpAcquireMany:
 		err = c.decodeGrants(cl, m)
+	case protocol.OpAcquireAny:
+		err = c.decodeGrantOf(cl, m)
 	case protocol.OpReleaseMany:
 		err = c.decodeCodes(cl, m)
 	case protocol.OpInspect:
@@ -223,6 +225,24 @@ func (c *Client) decodeGrants(cl *call, m *protocol.Message) (err error) {
 		for i, h := range cl.holds {
 			c.granted(h, &r.Grants[i])
 		}
+	}
+	return nil
+}
+
+// decodeGrantOf reads the reply to an acquire-any into its call.
+func (c *Client) decodeGrantOf(cl *call, m *protocol.Message) (err error) {
+	r := &cl.reply
+	var index uint64
+	if r.Grant, index, err = m.GrantOf(); err != nil {
+		return err
+	}
+	if index >= uint64(len(cl.req.Keys)) {
+		return fmt.Errorf("key %d of %d", index, len(cl.req.Keys))
+	}
+	r.Index = int(index)
+	if h := cl.hold; !cl.abandoned && !c.refuseGrant(cl) && h != nil {
+		h.key = string(cl.req.Keys[index])
+		c.granted(h, &r.Grant)
 	}
 	return nil
 }

@@ -204,6 +204,29 @@ func (c *Client) acquireMany(
 	return exchange(ctx, c, cl, func(r *Reply) []protocol.Grant { return r.Grants })
 }
 
+// AcquireAny acquires one of the keys, at most protocol.MaxAny, and returns its index; a.Key is not
+// used. It takes the key that it can have first. It blocks as Acquire does.
+func (c *Client) AcquireAny(
+	ctx context.Context, keys []string, a AcquireArgs,
+) (index int, g protocol.Grant, err error) {
+	r, err := c.acquireAny(ctx, keys, &a, nil)
+	return r.Index, r.Grant, err
+}
+
+// acquireAny passes the grant to h, unless h is nil, and sets its key.
+func (c *Client) acquireAny(
+	ctx context.Context, keys []string, a *AcquireArgs, h *Hold,
+) (Reply, error) {
+	if len(keys) == 0 {
+		return Reply{}, &Error{Code: protocol.Invalid, Msg: "no keys"}
+	}
+	cl := newCall()
+	cl.req = a.request(protocol.OpAcquireAny)
+	cl.req.Keys = byteKeys(keys)
+	cl.hold = h
+	return exchange(ctx, c, cl, func(r *Reply) Reply { return *r })
+}
+
 // ReleaseMany releases one hold of each key, with the fence at the same index; a.Key and a.Fence
 // are not used. It returns one code per key: OK, NotHeld or Unknown. It sends as many requests as
 // needed, so some keys may be released before an error.

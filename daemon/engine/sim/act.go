@@ -38,6 +38,10 @@ func (c *client) act() {
 		c.acquireMany()
 		return
 	}
+	if w.chance(w.p.Any) {
+		c.acquireAny()
+		return
+	}
 	keys := w.keys
 	if len(w.sems) > 0 && w.chance(w.p.Permits) {
 		keys = w.sems
@@ -298,7 +302,7 @@ func (c *client) downgrade(h *hold) {
 func (c *client) cancel() {
 	var targets []*request
 	for _, q := range c.calls {
-		if (q.op == protocol.OpAcquire || q.op == protocol.OpAcquireMany) && !q.dropped {
+		if q.acquires() && !q.dropped {
 			targets = append(targets, q)
 		}
 	}
@@ -308,7 +312,7 @@ func (c *client) cancel() {
 	t := targets[c.w.pick(len(targets))]
 	t.dropped = true
 	k := t.key
-	if t.op == protocol.OpAcquireMany {
+	if len(t.keys) > 0 {
 		k = t.keys[c.w.pick(len(t.keys))]
 	}
 	c.send(&request{op: protocol.OpCancel, key: k, target: t},

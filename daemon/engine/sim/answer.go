@@ -124,8 +124,10 @@ func (c *client) failed(q *request, code protocol.Code) {
 		}
 		c.close()
 		c.reconnect()
-	case protocol.OpAcquire, protocol.OpAcquireMany:
+	case protocol.OpAcquireMany:
 		c.gaveBack(q)
+		c.refused(q, code, bad)
+	case protocol.OpAcquire, protocol.OpAcquireAny:
 		c.refused(q, code, bad)
 	case protocol.OpRelease:
 		c.notReleased(q, q.holds[0], code)

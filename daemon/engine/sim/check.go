@@ -16,7 +16,8 @@ type key struct {
 	holds   []*hold           // that clients believe in, or did until a moment ago
 	fenced  map[*simStore]*fenced
 	own     map[*host]*ownFences
-	foreign *foreigner // who believes that it holds it by SET NX PX
+	foreign *foreigner      // who believes that it holds it by SET NX PX
+	used    map[*host]int64 // when a store carried out the last op of each host
 }
 
 // fenceAt is a fence of a store. Fences of different stores cannot be compared.
@@ -315,6 +316,10 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 	if q.op == protocol.OpAcquire {
 		h.waits[q.key] = slices.DeleteFunc(h.waits[q.key], func(o *request) bool { return o == q })
 	}
+	if q.op == protocol.OpAcquireAny {
+		w.replyingAny(k, q, m)
+		return
+	}
 	if m.Code != protocol.OK {
 		return
 	}
@@ -402,10 +407,10 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10,
 			g.Fence&1023, now-int64(until))
 	}
-	if q.op == protocol.OpAcquire && g.Count == 1 && q.fixed {
+	if q.asksOnly(k) && g.Count == 1 && q.fixed {
 		w.lastsLongEnough(h, q, k, g)
 	}
-	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&511 == 0 { // the bit above is a permit's
+	if !q.asksOnly(k) || g.Count > 1 || g.Fence&511 == 0 { // the bit above is a permit's
 		return
 	}
 	w.counts.Tallies[handoffs]++
@@ -452,6 +457,7 @@ func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) 
 // waiter of the host.
 func (w *World) checkOrder(h *host) {
 	for _, g := range h.grants {
+		w.overtaken(h, g)
 		for _, q := range h.waits[g.key] {
 			if q.k.c.k != q.k {
 				continue // the client has gone, and its answers do not count

@@ -543,6 +543,15 @@ var histories = []struct {
 		w.now += 20 * sec
 		a.h.noneTooLong()
 	}},
+	{"busy", "a try of several keys is busy, and one was free",
+		func(t *testing.T, w *World, a, b *client) {
+			w.notBusy(a.h, a.triesAny(w), w.keys[0])
+		}},
+	{"", "… or another daemon has used it since", func(t *testing.T, w *World, a, b *client) {
+		q := a.triesAny(w)
+		w.keys[0].uses(&host{w: w})
+		w.notBusy(a.h, q, w.keys[0])
+	}},
 	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
 		w.plant = 3
 		w.play(sec)
@@ -551,6 +560,16 @@ var histories = []struct {
 		w.at(w.now, func() { panic("planted") })
 		w.play(sec)
 	}},
+}
+
+// triesAny has an acquire of one of several keys arrive. It fails if its keys are not free.
+func (c *client) triesAny(w *World) *request {
+	w.p.Foreign, w.p.Local = 0, false
+	q := c.asked(&request{op: protocol.OpAcquireAny, keys: w.keys[:1]})
+	if c.k.arrives(q); len(q.any.free) != 1 {
+		panic("the key is not free")
+	}
+	return q
 }
 
 func TestChecksBite(t *testing.T) {

@@ -72,10 +72,11 @@ type hold struct {
 type request struct {
 	id        uint64
 	op        protocol.Op
-	quiet     bool      // release: answered only if it fails
-	k         *conn     // acquire: once it has reached the daemon
-	seq       int       // the same: its place among those that did
-	came      int64     // the same: when
+	quiet     bool  // release: answered only if it fails
+	k         *conn // acquire: once it has reached the daemon
+	seq       int   // the same: its place among those that did
+	came      int64 // the same: when
+	any       anyState
 	cameAt    int64     // the same: by its host's clock
 	at        *simStore // acquire: of a degraded grant, where the key was configured to be then
 	key       *key
@@ -307,7 +308,7 @@ func (c *client) find(k *key, owner uint64) *hold {
 // waiting returns an acquire of the owner that has not been answered.
 func (c *client) waiting(k *key, owner uint64) *request {
 	for _, q := range c.calls {
-		if q.owner == owner && (q.key == k && q.op == protocol.OpAcquire || slices.Contains(q.keys, k) &&
+		if q.owner == owner && (q.asksOnly(k) || slices.Contains(q.keys, k) &&
 			q.op == protocol.OpAcquireMany) {
 			return q
 		}

@@ -160,6 +160,7 @@ func (k *conn) readable() {
 
 // arrives records the order in which acquires reach the daemon.
 func (k *conn) arrives(q *request) {
+	k.arrivesAny(q)
 	if q.op == protocol.OpAcquire && !k.unresponsive && !k.ended {
 		k.h.seq++
 		q.k, q.seq, q.came, q.cameAt = k, k.h.seq, k.h.w.now, k.h.clock()
@@ -173,6 +174,7 @@ func (k *conn) forgetWaits() {
 	for _, key := range k.h.w.all() {
 		k.h.waits[key] = slices.DeleteFunc(k.h.waits[key], func(q *request) bool { return q.k == k })
 	}
+	k.h.anys = slices.DeleteFunc(k.h.anys, func(q *request) bool { return q.k == k })
 }
 
 // leave tells the daemon that the client has gone.

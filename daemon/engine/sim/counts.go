@@ -134,6 +134,9 @@ const (
 	detachedReleased
 	detachedDenied
 	reloadSteps // of reloads between which other events may come
+	anyGrants   // acquires of one of several keys that succeeded
+	anyWaits    // … that waited in the queues of all keys
+	anyBusy     // … that were busy
 	nTallies
 )
 
@@ -158,7 +161,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"lower limits of semaphores", "queries of stores", "delays by rate limits",
 	"grants with a keep", "holds detached", "keeps ended", "keeps of ended daemons",
 	"overlaps of keeps waived", "detached holds released", "detached holds denied",
-	"steps of reloads"}
+	"steps of reloads",
+	"acquire-anys granted", "acquire-anys in all queues", "acquire-anys busy"}
 
 func (t tally) String() string { return tallyNames[t] }
 
@@ -212,7 +216,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for i, n := range c.Tallies {
 		row("seen", tally(i).String(), n)
 	}
-	for op := protocol.OpHello; op <= protocol.OpStored; op++ {
+	for op := protocol.OpHello; op <= protocol.OpAcquireAny; op++ {
 		row("requests", requestNames[op], c.Requests[op])
 	}
 	for code := protocol.OK; code <= protocol.Overlong; code++ {
@@ -259,7 +263,7 @@ var flagNames = [...]string{"fixed", "async", "all", "quiet", "detached", "now"}
 // flagged counts the flags of a request. The flags of an inspect are a tally: see holdersNamed.
 func (c *Counts) flagged(p *protocol.Request) {
 	switch p.Op {
-	case protocol.OpAcquire, protocol.OpAcquireMany:
+	case protocol.OpAcquire, protocol.OpAcquireMany, protocol.OpAcquireAny:
 		c.Flags[0] += int(p.Flags & protocol.FlagFixed)
 	case protocol.OpRelease, protocol.OpReleaseMany:
 		for i := range 5 {
@@ -270,7 +274,7 @@ func (c *Counts) flagged(p *protocol.Request) {
 
 var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel",
 	"inspect", "acquire-many",
-	"release-many", "ping", "list", "stored"}
+	"release-many", "ping", "list", "stored", "acquire-any"}
 
 // never has the events that no run can show, with the reasons.
 var never = map[string]string{

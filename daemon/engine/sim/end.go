@@ -175,6 +175,7 @@ func (w *World) finish() {
 				c.id, requestNames[c.calls[0].op], c.calls[0].id)
 		}
 		c.hasBeenTold()
+		c.hasNothing()
 		c.gen++
 		c.close()
 	}

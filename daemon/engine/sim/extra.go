@@ -18,6 +18,9 @@ func newExtras(p *Profile, seed uint64) {
 	if pick := extraDice(seed, 0x6d616e7902); p.Local && !p.Stalls && pick(4) == 0 {
 		p.Many, p.ManyApart = []int{50, 200}[pick(2)], true
 	}
+	if pick := extraDice(seed, 0x616e796f66); p.Keys > 1 && !p.Stalls && pick(4) == 0 {
+		p.Any = []int{100, 400}[pick(2)]
+	}
 	if pick := extraDice(seed, 0x71756575650f); p.Faults[hostTakeover] > 0 && pick(4) == 0 {
 		p.Queued = true
 	}

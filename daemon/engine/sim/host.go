@@ -41,6 +41,8 @@ type host struct {
 	lastID   uint64
 	grants   []granted // of the event under way
 	waits    map[*key][]*request
+	anys     []*request        // acquires of one of several keys, in progress
+	named    map[*key]*request // the last request to arrive about each key
 	told     map[*key]told     // that other hosts want it
 	bases    map[baseOf]*link  // where leases are, or were
 	audit    map[audited]int   // holds that have begun in the audit log
@@ -95,6 +97,7 @@ func (h *host) start() {
 	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
 	h.emptied, h.stopped, h.queries = 0, false, 0
 	clear(h.waits)
+	h.anys, h.named = nil, make(map[*key]*request)
 	clear(h.audit)
 	clear(h.released)
 	clear(h.began)
@@ -202,6 +205,7 @@ func (h *host) step(do func()) {
 			p.poll()
 		}
 	}
+	h.noteQueued()
 	w.checkOrder(h)
 	for _, q := range h.arrived {
 		h.notTooManyWait(q)

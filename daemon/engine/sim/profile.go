@@ -43,6 +43,7 @@ type Profile struct {
 	// Each multi-acquire has an owner of its own. Degraded holds have no fence, and without it the
 	// holds of one owner are too much alike for the model to follow.
 	ManyApart bool
+	Any       int   // permille of acquires that are for one of several keys
 	Together  int   // the same, of acquires that all owners of a client make at once
 	Odd       int   // permille of acts that are none of acquire and release
 	Latency   int64 // to the store, one way; the mean

@@ -76,6 +76,8 @@ func (c *client) handle(m protocol.Message) {
 				c.granted(q, q.keys[n], &gs[n])
 			}
 		}
+	case protocol.OpAcquireAny:
+		err = c.grantedAny(q, m)
 	case protocol.OpRelease:
 		var n uint64
 		n, err = m.Number()
@@ -212,7 +214,7 @@ func (c *client) soon(k *key, q *request) {
 		return
 	}
 	for _, o := range c.calls {
-		if o.op == protocol.OpAcquire && o.key == k && o.owner == q.owner {
+		if o.asksOnly(k) && o.owner == q.owner {
 			o.sent, o.late, o.frost = c.w.now, patience, c.thaw()
 		}
 	}
@@ -222,7 +224,7 @@ func (c *client) soon(k *key, q *request) {
 // have received them after the loss.
 func (c *client) notSoon(h *hold) {
 	for _, o := range c.calls {
-		if o.op != protocol.OpAcquire || o.key != h.key || o.owner != h.owner || h.key.permits > 0 {
+		if !o.asksOnly(h.key) || o.owner != h.owner || h.key.permits > 0 {
 			continue
 		}
 		switch o.sent, o.frost = c.w.now, c.thaw(); {

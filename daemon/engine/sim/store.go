@@ -89,6 +89,7 @@ func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op,
 		if w.load != nil {
 			w.load.carriedOut(l.h, op)
 		}
+		w.key(op.Key).uses(l.h)
 		w.note(kindOp, w.key(op.Key), uint64(inst)<<8|uint64(op.Kind), op.Token)
 	}
 	if s.refuses(ops[0].Kind) {
