@@ -39,6 +39,7 @@ type Answer struct {
 	OK     bool     `json:"ok"`
 	Error  string   `json:"error"`
 	Fence  *Fence   `json:"fence"`
+	Key    string   `json:"key"` // acquire_any
 	Fences []Fence  `json:"fences"`
 	Codes  []string `json:"codes"`
 	Held   *bool    `json:"held"`

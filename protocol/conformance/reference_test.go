@@ -145,6 +145,13 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		}
 		r.keep(q.Key, q.Owner, h)
 		return map[string]any{"fence": Fence(h.Fence())}, nil
+	case "acquire_any":
+		h, err := c.LockAny(ctx, q.Keys, q.args())
+		if err != nil {
+			return nil, err
+		}
+		r.keep(h.Key(), q.Owner, h)
+		return map[string]any{"key": h.Key(), "fence": Fence(h.Fence())}, nil
 	case "acquire_many":
 		hs, err := c.LockMany(ctx, q.Keys, q.args())
 		fences := make([]Fence, len(hs))

@@ -71,6 +71,10 @@ func vectorReplies(t *T) {
 			if t.able("many") {
 				f.vectorCodes(v)
 			}
+		case protocol.OpAcquireAny:
+			if t.able("any") {
+				f.vectorGrantOf(v)
+			}
 		}
 	}
 }
@@ -145,6 +149,18 @@ func (f *fake) vectorGrants(v *vector) {
 	f.dropMany(keys, got)
 }
 
+func (f *fake) vectorGrantOf(v *vector) {
+	keys := keysOf(v.name, v.fields.Index+1)
+	p := f.t.acquireAny(keys, 0)
+	q := f.expect(protocol.OpAcquireAny, "the acquire-any of "+v.name)
+	q.c.answer(q.ID, v.lasting(farAway).with(atID, q.ID))
+	if key, fence := p.anyOf(keys); key != keys[v.fields.Index] || fence != v.fields.Fence {
+		f.t.failf("%s: the key is %q and the fence %v, and the client says %q and %v", v.name,
+			keys[v.fields.Index], v.fields.Fence, key, fence)
+	}
+	f.letGo(keys[v.fields.Index], v.fields.Fence)
+}
+
 // dropMany makes the client release keys, one by one or together.
 func (f *fake) dropMany(keys []string, fences []Fence) {
 	p := f.t.releaseMany(keys, fences)
@@ -199,7 +215,8 @@ func vectorBad(t *T) {
 	f := t.fake()
 	for _, v := range vectors("bad-replies.txt") {
 		op := protocol.Op(v.fields.To)
-		if op == protocol.OpReleaseMany && !t.able("many") {
+		if op == protocol.OpReleaseMany && !t.able("many") ||
+			op == protocol.OpAcquireAny && !t.able("any") {
 			continue
 		}
 		t.connect().ok()
@@ -224,6 +241,12 @@ func vectorBad(t *T) {
 			}
 			q.c.parted(v.name)
 			p.answer()
+		case protocol.OpAcquireAny:
+			p := t.acquireAny(keysOf(v.name, 2), 0)
+			q := f.expect(op, "an acquire-any")
+			q.c.send(v.with(atID, q.ID))
+			q.c.parted(v.name)
+			f.overFor(p, "bad_frame", "closed")
 		default:
 			p := t.acquire(want{key: "asked-" + v.name})
 			q := f.expectAcquire("asked-" + v.name)

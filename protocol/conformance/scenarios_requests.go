@@ -42,6 +42,13 @@ var requestScenarios = []Scenario{
 		[]string{"many"}, manyLengths},
 	{"acquire-many-too-large", "3 Frames and values",
 		"a request that does not fit into a frame is not sent", []string{"many"}, tooLarge},
+	{"acquire-any", "10 Requests (acquire-any)",
+		"acquire-any acquires one of the keys, and tells which", []string{"any"}, acquireAny},
+	{"acquire-any-index", "10 Requests (acquire-any)",
+		"a grant of a key that was not named ends the connection", []string{"any"}, anyIndex},
+	{"acquire-any-crossed", "10 Requests (cancel)",
+		"a grant of one of several keys that crosses its cancel is kept or released, not forgotten",
+		[]string{"any", "cancel", "concurrent"}, anyCrossed},
 }
 
 func acquireForever(key string) client.AcquireArgs {

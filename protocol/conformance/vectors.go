@@ -24,6 +24,7 @@ type vector struct {
 		Until  uint64     `json:"deadline"`
 		Grants [][6]Fence `json:"grants"`
 		Codes  []int      `json:"codes"`
+		Index  int        `json:"index"`
 	}
 }
 

@@ -35,6 +35,7 @@ type answer struct {
 	OK     bool     `json:"ok,omitempty"`
 	Error  string   `json:"error,omitempty"`
 	Fence  *uint64  `json:"fence,string,omitempty"`
+	Key    string   `json:"key,omitempty"`
 	Fences []string `json:"fences,omitempty"`
 	Codes  []string `json:"codes,omitempty"`
 	Held   *bool    `json:"held,omitempty"`
@@ -139,6 +140,15 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 			held = held || h.held()
 		}
 		a.Held = &held
+	case "acquire_any":
+		key, fence, err := c.acquireAny(q.Keys, q.Owner, q.Wait, func(f func()) {
+			c.giveUp[q.ID] = f
+			sent()
+		})
+		if err == nil {
+			a.Key, a.Fence = key, &fence
+		}
+		return err
 	case "acquire_many":
 		fences, err := c.acquireMany(q.Keys, q.Owner, q.Wait)
 		for _, f := range fences {
