@@ -253,8 +253,8 @@ func (m *anyAcquire) withdraw(e *Engine, now int64, a *followUp) {
 	m.fail(0, now, a)
 }
 
-// refuse ends m, none of whose keys can be had. The code is that of a key that failed, or else busy,
-// or else upgrade.
+// refuse ends m, none of whose keys can be had. If a key has failed, its code is the answer, or else
+// busy, or else upgrade.
 func (m *anyAcquire) refuse(now int64, a *followUp) {
 	rank := func(c protocol.Code) int {
 		switch c {

@@ -90,8 +90,8 @@ func (d *twoStores) grantOf(k *sink) (protocol.Grant, uint64) {
 	return g, index
 }
 
-// nothingElse checks that the session has the given number of holds and no waiters, and that the
-// store has no more than these after it has carried out all that waits.
+// nothingElse has the store carry out everything that waits. Then it checks that the session has the
+// given number of holds and no waiters, and that this host has no other leases.
 func (d *twoStores) nothingElse(s *Session, holds int64) {
 	d.Helper()
 	for d.round(grants) != nil { // withdrawals and releases
@@ -372,7 +372,7 @@ func TestAnAcquireAnyIsInARingIfItHasNoWayOut(t *testing.T) {
 	free := map[owner][]edge{
 		o(1): {{to: o(2), any: two, key: "a"}, {to: o(3), any: two, key: "b"}},
 		o(2): {{to: o(1), key: "c"}},
-		o(3): {{to: o(4), key: "d"}}, // which goes on
+		o(3): {{to: o(4), key: "d"}}, // which continues
 	}
 	if found := rings(withoutFree(free)); len(found) != 0 {
 		t.Error(found)

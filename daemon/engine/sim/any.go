@@ -6,9 +6,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Acquires of one of several keys. A client gets one hold, like any other hold. These are checked
-// besides: no waiter of the host is overtaken, neither by such an acquire nor such an acquire itself,
-// and a try is not busy if one of its keys was free throughout.
+// Acquires of one of several keys. A client gets one hold, like any other hold. Two more rules are
+// checked. No waiter of the host is overtaken by such an acquire, and no other overtakes it. A try is
+// not busy if one of its keys was free throughout.
 
 // anyState is what is known of an acquire of one of several keys.
 type anyState struct {

@@ -70,6 +70,7 @@
 //     refuses the present holder, and takes no write of an earlier holder after a later holder's;
 //   - past the deadline, a third of the TTL: rule 3, for all messages that the daemon sends;
 //   - order: no request is granted before an earlier waiter of the same host that it excludes;
+//   - busy: a try of several keys is not busy if one of them was free throughout;
 //   - bounded: once a daemon knows that a key is contended, it makes only a limited number of
 //     handoffs;
 //   - access: no grant, degraded ones included, contradicts the configuration that the host follows
