@@ -19,13 +19,11 @@ import locksidecar
 from locksidecar import (
     Client,
     LostError,
-    _base,
     _client,
     _conn,
     _election,
     _handle,
     _hold,
-    _layers,
     _lock,
     _many,
     _scope,
@@ -39,7 +37,7 @@ from locksidecar import _wire as w
 Connect = Callable[..., Client]
 # fmt: off
 OURS = (
-    _base, _client, _conn, _election, _handle, _hold, _layers, _lock, _many, _scope, _session, _table, _term,
+    _client, _conn, _election, _handle, _hold, _lock, _many, _scope, _session, _table, _term,
     w, redis_compat.lock, redis_compat._common,
 )
 # fmt: on
@@ -185,16 +183,20 @@ def test_no_jump_leaves_a_protected_region() -> None:
         for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
             if code.co_name == "<genexpr>":
                 continue  # all of it is covered, for StopIteration: there is no lock that could stay held
-            table = parse(code)
+            found = list(dis.get_instructions(code))
+            # A coroutine as a whole, and a comprehension in place, have a handler that only restores the stack.
+            restores = {i.offset for i in found if i.opname in ("CALL_INTRINSIC_1", "SWAP")}
+            table = [e for e in parse(code) if e.target not in restores]
 
             def covered(at: int, table: list[types.SimpleNamespace] = table) -> bool:
                 return any(e.start <= at < e.end for e in table)
 
-            found = list(dis.get_instructions(code))
             for before, i in itertools.pairwise(found):
-                if i.opname == "JUMP_BACKWARD" and not covered(i.offset):
+                if (
+                    i.opname == "JUMP_BACKWARD" and i.positions.lineno and not covered(i.offset)
+                ):  # without a line: await
                     inside = covered(before.offset) or covered(i.argval)
-                    assert not inside, f"{module.__name__}.{code.co_name}, a loop at line {i.positions}"
+                    assert not inside, f"{module.__name__}.{code.co_name}, a loop at line {i.positions.lineno}"
 
 
 def codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -230,14 +230,17 @@ class BaseCampaign(ABC):
         calls: list[Call] = []
         try:
             hold.conn.release(hold, calls)  # this has released; the rest only waits
-            for c in calls:
-                await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
-                if c.reply[0] != OK:
-                    log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
+            await self._released(hold, calls)
         except self._cancellations as e:
             self._cancelled(e)
         except LockError as e:  # the release has been sent, or the connection has ended, which also releases
             log.info("election %r: %s", self._key, e)
+
+    async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
+        for c in calls:
+            await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
+            if c.reply[0] != OK:
+                log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
 
 
 class BaseElection:
