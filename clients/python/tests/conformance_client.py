@@ -41,6 +41,7 @@ CAN: Final = [
     "fixed",
     "renew",
     "many",
+    "any",
     "permits",
     "events",
     "exec",
@@ -87,7 +88,8 @@ class Adapter:
         """Return a new handle for the keys of an acquire or an acquire_many."""
         if q["mode"] == "permit":
             return self.semaphore(q)
-        return (self.client.lock_many if "keys" in q else self.client.lock)(
+        make = {"acquire": self.client.lock, "acquire_many": self.client.lock_many, "acquire_any": self.client.lock_any}
+        return make[q["do"]](
             q["keys"] if "keys" in q else q["key"],
             q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
             not q.get("fixed"),
@@ -113,14 +115,14 @@ class Adapter:
         by_key = fences(lock)
         for key, fence in by_key.items():
             self.locks[q["owner"], key, fence] = lock
-        if "keys" in q:
+        if q["do"] == "acquire_many":
             return {"ok": True, "fences": list(by_key.values())}
-        return {"ok": True, "fence": by_key[q["key"]]}
+        return {"ok": True, "key": lock.key, "fence": by_key[lock.key]}
 
     def known(self, q: Command) -> Any:
         """Return the lock that a command is about. Its owner may hold the key again, with another fence."""
         lock = self.locks.get((q["owner"], q["key"], q["fence"]))
-        if lock is None or fences(lock)[q["key"]] != q["fence"]:
+        if lock is None or fences(lock).get(q["key"]) != q["fence"]:
             raise locksidecar.NotHeld("no such hold")
         return lock
 
@@ -171,7 +173,7 @@ def threads() -> None:
 
     def answer(q: Command) -> None:
         try:
-            if q["do"] in ("acquire", "acquire_many"):
+            if q["do"] in ("acquire", "acquire_many", "acquire_any"):
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0)
                 done = a.granted(q, lock, got)
@@ -199,7 +201,7 @@ async def tasks() -> None:
 
     async def answer(q: Command) -> None:
         try:
-            if q["do"] in ("acquire", "acquire_many"):
+            if q["do"] in ("acquire", "acquire_many", "acquire_any"):
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = await (lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0))
                 done = a.granted(q, lock, got)
