@@ -142,10 +142,46 @@ func TestEveryStore(t *testing.T) {
 			}
 			last.ends(0)
 			q.letGo()
-			first.daemon.signal(syscall.SIGTERM)
-			first.daemon.ends(0)
+			keepsOverTheEnd(t, c.name, first, "--upstream", url, "--ttl", lease)
 		})
 	}
+}
+
+// keepsOverTheEnd ends two daemons, first and one that it starts, each while it keeps a lock for
+// longer than the lease. It checks that the locks stay taken, if the store can do that. Otherwise
+// the command says that it cannot.
+func keepsOverTheEnd(t *testing.T, store string, first *host, args ...string) {
+	t.Helper()
+	if store == "redlock" {
+		return // where a keep is at most max_ttl, which is the lease here
+	}
+	bound := store == "etcd" || store == "zookeeper"
+	keep := func(h *host, key string) {
+		t.Helper()
+		p := h.run("lock", "--keep", "1h", key, "--", "true")
+		p.ends(0)
+		if got := strings.Contains(p.err.String(), "--keep lasts at most as long as"); got != bound {
+			t.Errorf("says that the store does not keep it: %v; %s", got, p.err)
+		}
+	}
+	other := newHost(t, args...)
+	keep(other, "killed")
+	keep(first, "stopped")
+	eventually(t, "the stores have been told", func() bool {
+		p := first.run("locks", "--store", "-o", "json")
+		out := p.rest()
+		p.ends(0)
+		return bound || strings.Count(out, `"left_ms": 3`) == 2 // of 3,600,000
+	})
+	other.daemon.signal(syscall.SIGKILL)
+	first.daemon.signal(syscall.SIGTERM)
+	first.daemon.ends(0)
+	if bound {
+		return
+	}
+	last := newHost(t, args...)
+	last.run("lock", "-w", "8s", "stopped", "--", "true").ends(75)
+	last.run("lock", "-n", "killed", "--", "true").ends(75)
 }
 
 // If the server is of another kind than the URL says, the daemon reports that in words, at the

@@ -202,6 +202,10 @@ func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 	}
 	for i := range u.Holds {
 		h := &u.Holds[i]
+		if h.Detached {
+			say("%s: the detached hold of user %d is ended, fence %d", key, h.UID, h.Fence)
+			continue
+		}
 		say("%s: taken from process %s, %s (session %d), which had it for %s, fence %s",
 			key, top.UnlessZero(h.PID),
 			top.OrDash(terminal.Clean(h.Client)), h.Session, roundedMS(h.Held), top.UnlessZero(h.Fence))

@@ -178,6 +178,8 @@ type ViewWho struct {
 	PID     int    `json:"pid"`     // -1 when not known
 	UID     int    `json:"uid"`
 	Client  string `json:"client"` // the name that it states
+	// Detached means that no session has the hold, which keeps the key closed for its Left.
+	Detached bool `json:"detached,omitempty"`
 }
 
 // ViewHold is one hold.
@@ -196,8 +198,6 @@ type ViewHold struct {
 	Fixed    bool  `json:"fixed,omitempty"`    // it ends by itself
 	// Forced means that it was unlocked by force: it is lost, and keeps the key closed for Left.
 	Forced bool `json:"forced,omitempty"`
-	// Detached means that no session has the hold, which keeps the key closed for Left.
-	Detached bool `json:"detached,omitempty"`
 }
 
 // ViewWaiter is one waiter.

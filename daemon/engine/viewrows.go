@@ -232,8 +232,7 @@ func viewHold(h *cache.Held, names []*class, now int64) ViewHold {
 	return ViewHold{Key: h.Key, Mode: h.Mode.String(), Owner: h.Owner, Fence: h.Fence,
 		Class: names[h.Class].name, ViewWho: WhoIs(h.Session), Held: Millis(max(0, now-h.Since)),
 		Left: Millis(max(0, h.Until-now)), TTL: Millis(h.TTL),
-		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced,
-		Detached: h.Detached}
+		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced}
 }
 
 func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
@@ -253,7 +252,7 @@ func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
 func WhoIs(c *cache.Session) ViewWho {
 	s := SessionOf(c)
 	w := ViewWho{Session: c.ID, PID: s.peer.PID, UID: s.peer.UID}
-	if s.Detached() {
+	if w.Detached = s.Detached(); w.Detached {
 		w.Session = 0
 	}
 	if name := s.client.Load(); name != nil {

@@ -22,6 +22,9 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 	d := s.shard("k")
 	d.held["k"], d.queued = 5, map[string]uint64{"k": 6}
 	d.permits = map[string]*permits{"k": {held: map[uint64]struct{}{7: {}}, queued: []uint64{8, 9}}}
+	d.kept = map[keptID]int64{{"k", 5, false}: 17}
+	d.left = map[string][]leftLease{"k": {{1, 18}}}
+	n.dirty.Store(true)
 	image := func(s *Store) ([]byte, error) {
 		defer s.Stay()
 		return s.Leave()
@@ -34,7 +37,9 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 			if _, err := next.Arrive(b); err != nil {
 				return nil, err
 			}
-			if d := next.shard("k"); len(d.held) == 0 || len(d.queued) == 0 || d.permits["k"] == nil {
+			if d := next.shard("k"); len(d.held) == 0 || len(d.queued) == 0 || d.permits["k"] == nil ||
+				d.kept[keptID{"k", 5, false}] == 0 && d.kept[keptID{"k", 6, false}] == 0 &&
+					d.kept[keptID{"k", 5, true}] == 0 || len(d.left["k"]) == 0 {
 				return nil, errors.New("the check has changed a key, which belongs to another shard now")
 			}
 			return image(next)
@@ -53,6 +58,7 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 			"embedded.session.deadlines": "the deadline is sent again",
 			"embedded.session.kick":      "each process has its own",
 			"embedded.session.stop":      "each process has its own",
+			"embedded.session.kept":      "each process has its own",
 		},
 	}.Check(t)
 }

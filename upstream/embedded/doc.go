@@ -8,6 +8,8 @@
 // When there are none, it removes W from the file and stops its timer. A Close without leases
 // removes W too.
 //
+// A lease can be in the file, too, with its end. Then it outlasts the daemon: see keep.go.
+//
 // Fence bases are max(previous + 1, floor + 1, wall clock in µs). They stay below a limit in the
 // same file, which is a minute ahead. After a restart they begin at that limit. So they rise even
 // if the wall clock was set back.

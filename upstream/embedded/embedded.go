@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -84,7 +85,8 @@ func Open(opts Options) (*Store, error) {
 	for i := range s.shards {
 		s.shards[i].held = make(map[string]uint64)
 	}
-	if err := s.session.open(opts); err != nil {
+	s.session.kept = s.keptLeases
+	if err := s.session.open(opts, s.leave); err != nil {
 		return nil, fmt.Errorf("open embedded store: %w", err)
 	}
 	if !opts.Successor {
@@ -102,10 +104,14 @@ func (s *Store) Ping(context.Context) error { return nil }
 
 // Info returns the properties of the store.
 func (s *Store) Info() upstream.Info {
-	return upstream.Info{
+	i := upstream.Info{
 		Name: "embedded", Safety: "linearizable", MinTTL: time.Millisecond,
 		Session: s.session.ttl, Rebase: true, Permits: true, Queue: true, Timeout: time.Second,
 	}
+	if s.session.path != "" {
+		i.Keeps = maxKeep
+	}
+	return i
 }
 
 // Capabilities returns the optional parts of the contract that the store implements.
@@ -120,7 +126,7 @@ func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 func (s *Store) Sessions() <-chan upstream.Session { return s.session.deadlines }
 
 // ApplyInline carries out op without I/O. It returns false, and has changed nothing, if the session
-// or the limit of fence bases must be extended first.
+// or the limit of fence bases must be extended first, or the lease must be written to the file.
 func (s *Store) ApplyInline(op *upstream.Op, res *upstream.Result) bool {
 	return s.apply(op, res)
 }
@@ -129,6 +135,7 @@ func (s *Store) ApplyInline(op *upstream.Op, res *upstream.Result) bool {
 // on the disk.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	var first error
+	unkept := slices.ContainsFunc(ops, func(op upstream.Op) bool { return asksToKeep(&op) })
 	for i := range ops {
 		// The third try is for a session that ended between two steps, such as on a machine that
 		// was suspended then.
@@ -139,6 +146,9 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 			err := ctx.Err()
 			if err == nil && try == 2 {
 				err = errOutrun
+			}
+			if err == nil && asksToKeep(&ops[i]) && unkept {
+				unkept, err = false, s.keep(ops)
 			}
 			if err == nil {
 				err = s.advance(ops[i].Floor, false)
@@ -168,5 +178,5 @@ func (s *Store) Close() error {
 	close(s.session.deadlines)
 	s.session.io.Lock()
 	defer s.session.io.Unlock()
-	return s.session.end()
+	return s.end()
 }

@@ -59,10 +59,12 @@ func (m *moving) code() {
 	cache.Num(m.Coder, &base)
 	cache.Num(m.Coder, &no)
 	cache.Num(m.Coder, &n.graceTTL)
-	over := n.graceOver.Load()
+	over, dirty := n.graceOver.Load(), n.dirty.Load()
 	m.Bool(&over)
+	m.Bool(&dirty)
 	if m.Reading {
 		n.graceOver.Store(over)
+		n.dirty.Store(dirty)
 	}
 	n.until.Store(until)
 	n.held.Store(held)
@@ -103,6 +105,44 @@ func (m *moving) shard(d *shard) {
 	})
 	sems := slices.Collect(maps.Keys(d.permits))
 	cache.List(m.Coder, &sems, func(key *string) { m.permits(d, key) })
+	m.kept(d)
+	m.left(d)
+}
+
+// kept writes or reads the leases of d that are in the state file.
+func (m *moving) kept(d *shard) {
+	ids := slices.Collect(maps.Keys(d.kept))
+	cache.List(m.Coder, &ids, func(id *keptID) {
+		until := d.kept[*id]
+		m.entry(&id.key, &id.token)
+		m.Bool(&id.permit)
+		cache.Num(m.Coder, &until)
+		if to := m.s.shard(id.key); m.Reading {
+			if to.kept == nil {
+				to.kept = make(map[keptID]int64)
+			}
+			to.kept[*id] = until
+		}
+	})
+}
+
+// left writes or reads the leases of d that an earlier process has left.
+func (m *moving) left(d *shard) {
+	keys := slices.Collect(maps.Keys(d.left))
+	cache.List(m.Coder, &keys, func(key *string) {
+		all := d.left[*key]
+		m.String(key)
+		cache.List(m.Coder, &all, func(l *leftLease) {
+			cache.Num(m.Coder, &l.mode)
+			cache.Num(m.Coder, &l.until)
+		})
+		if to := m.s.shard(*key); m.Reading {
+			if to.left == nil {
+				to.left = make(map[string][]leftLease)
+			}
+			to.left[*key] = all
+		}
+	})
 }
 
 func (m *moving) entry(key *string, token *uint64) {

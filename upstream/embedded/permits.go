@@ -29,7 +29,9 @@ func (r *request) permit(op *upstream.Op, res *upstream.Result) bool {
 	case cache.OpRenew:
 		return r.renew(op, res, mine)
 	case cache.OpPeek:
-		r.peek(res, len(p.held) > 0, cache.Permit)
+		left, until := r.leftBy(op.Key, cache.Permit)
+		r.peek(res, len(p.held)+left > 0, cache.Permit)
+		r.leftUntil(res, until)
 		res.Mode = cache.Permit
 	default:
 		res.Status = cache.Refused
@@ -43,13 +45,15 @@ func (r *request) acquirePermit(op *upstream.Op, res *upstream.Result, p *permit
 	if before < 0 {
 		before = len(p.queued)
 	}
-	full := !mine && len(p.held)+before >= int(op.Limit)
+	left, until := r.leftBy(op.Key, cache.Permit)
+	full := !mine && len(p.held)+left+before >= int(op.Limit)
 	if op.Kind == cache.OpJoin && (r.waiting() || full) {
 		r.keep(op, p)
 		if !slices.Contains(p.queued, op.Token) {
 			p.queued = append(p.queued, op.Token)
 		}
 		r.queued(res)
+		r.leftUntil(res, until)
 		return true
 	}
 	if r.waiting() || full {
@@ -57,6 +61,7 @@ func (r *request) acquirePermit(op *upstream.Op, res *upstream.Result, p *permit
 			r.leaveQueue(op, p)
 		}
 		r.refuse(res)
+		r.leftUntil(res, until)
 		return true
 	}
 	if !r.grant(op, res, mine) {
@@ -92,6 +97,7 @@ func (r *request) leaveQueue(op *upstream.Op, p *permits) (was bool) {
 func (r *request) releasePermit(op *upstream.Op, res *upstream.Result, p *permits, mine bool) {
 	r.released(op, res, mine)
 	delete(p.held, op.Token)
+	r.unkeep(op)
 	if was := r.leaveQueue(op, p); mine || was {
 		r.hintQueued(op.Key, p)
 	}

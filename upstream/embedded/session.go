@@ -33,6 +33,9 @@ type session struct {
 	graceTTL  time.Duration // the longest TTL of a deadline that the file may have
 	graceOver atomic.Bool   // run has noticed the end of grace
 	failing   bool          // run's last write of the file failed
+	dirty     atomic.Bool   // the file has a lease that has been released
+	// kept returns the leases for the file: see Store.keptLeases.
+	kept func(atLeast int64) []keptLease
 
 	held  atomic.Int64  // leases in all shards
 	until atomic.Int64  // W, or 0 without a session; written under io
@@ -46,7 +49,8 @@ type session struct {
 	stop      chan struct{}
 }
 
-func (n *session) open(opts Options) error {
+// left gets the kept leases of the file, and whether they are of this boot.
+func (n *session) open(opts Options, left func(kept []keptLease, sameBoot bool)) error {
 	n.path, n.boot, n.ttl, n.graceTTL = opts.Path, opts.Boot, opts.Session, opts.Session
 	n.clock, n.wall, n.log = opts.Clock, opts.Wall, opts.Log
 	n.deadlines = driverkit.NewSessions()
@@ -66,6 +70,7 @@ func (n *session) open(opts Options) error {
 		n.grace = min(st.Until, now+st.TTL)
 		n.graceTTL = max(n.ttl, time.Duration(st.TTL))
 	}
+	left(st.Kept, st.Boot == n.boot)
 	n.base.Store(max(st.Limit, 1) - 1)
 	n.limit.Store(st.Limit)
 	// The old deadline stays in the file until it has passed. It is written again to find out at
@@ -76,10 +81,16 @@ func (n *session) open(opts Options) error {
 // write writes the state that must survive a crash. The caller holds io, or is the only one with
 // access to n.
 func (n *session) write(until int64, limit uint64) error {
+	return n.writeKept(until, limit, 0)
+}
+
+// writeKept is write. Kept leases of this process last at least until atLeast.
+func (n *session) writeKept(until int64, limit uint64, atLeast int64) error {
 	if n.path == "" {
 		return nil
 	}
-	st := state{Boot: n.boot, Until: until, TTL: int64(n.graceTTL), Limit: limit}
+	st := state{Boot: n.boot, Until: until, TTL: int64(n.graceTTL), Limit: limit,
+		Kept: n.kept(atLeast)}
 	return st.write(n.path)
 }
 
@@ -157,14 +168,20 @@ func (n *session) retire() error {
 	return n.write(0, n.limit.Load())
 }
 
-// end removes the deadline if there are no leases, and lowers the limit so that the bases of the
-// next start follow without a gap. The caller holds io.
-func (n *session) end() error {
-	if n.waiting(n.clock()) > 0 || n.held.Load() != 0 || n.limit.Load() == 0 {
+// end removes the deadline if no lease depends on it, and lowers the limit so that the bases of the
+// next start follow without a gap. A client may rely on a kept lease until the deadline. The caller
+// holds io.
+func (s *Store) end() error {
+	n := &s.session
+	if n.waiting(n.clock()) > 0 || !s.allKept() || n.limit.Load() == 0 {
+		if n.dirty.Load() {
+			return n.rewrite()
+		}
 		return nil
 	}
+	until := n.until.Load()
 	n.until.Store(0)
-	return n.write(0, n.base.Load()+1)
+	return n.writeKept(0, n.base.Load()+1, until)
 }
 
 // wake wakes run, because there are leases.
@@ -199,6 +216,11 @@ func (s *Store) run() {
 // step before a wake.
 func (s *Store) step() time.Duration {
 	n := &s.session
+	if n.dirty.Load() {
+		n.io.Lock()
+		_ = n.rewrite() // if it fails, the next write has the same leases
+		n.io.Unlock()
+	}
 	now := n.clock()
 	if left := n.waiting(now); left > 0 {
 		return left

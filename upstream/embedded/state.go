@@ -19,11 +19,13 @@ const stateFormat = 1
 // state is the content of the state file.
 type state struct {
 	Format int    `json:"format"`
-	Boot   string `json:"boot"`    // of the machine, for Until
-	Until  int64  `json:"until"`   // the session's deadline, ns of the boot clock; 0 without leases
-	TTL    int64  `json:"ttl"`     // of the session, ns
-	Limit  uint64 `json:"limit"`   // all fence bases so far are below it
-	Writer string `json:"program"` // names this program to people who read the file
+	Boot   string `json:"boot"`  // of the machine, for Until
+	Until  int64  `json:"until"` // the session's deadline, ns of the boot clock; 0 without leases
+	TTL    int64  `json:"ttl"`   // of the session, ns
+	Limit  uint64 `json:"limit"` // all fence bases so far are below it
+	// Kept are the leases that last without the daemon.
+	Kept   []keptLease `json:"kept,omitempty"`
+	Writer string      `json:"program"` // names this program to people who read the file
 }
 
 func readState(path string) (state, error) {
@@ -62,6 +64,11 @@ func (st *state) check() error {
 		return fmt.Errorf("until %d with ttl %d makes no sense", st.Until, st.TTL)
 	case st.Limit > maxLimit:
 		return fmt.Errorf("limit %d is out of range", st.Limit)
+	}
+	for i := range st.Kept {
+		if err := st.Kept[i].check(); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -24,6 +24,10 @@ type shard struct {
 	queued map[string]uint64
 	// permits has the semaphores; guarded by mu.
 	permits map[string]*permits
+	// kept has the ends of the leases that are in the state file; guarded by mu.
+	kept map[keptID]int64
+	// left has the leases that an earlier process has left in the state file; guarded by mu.
+	left map[string][]leftLease
 }
 
 // request is an op in progress. Its methods are called with the shard's mu held. Those that return
@@ -91,7 +95,9 @@ func (r *request) lock(op *upstream.Op, res *upstream.Result) bool {
 		if lease&sharedBit != 0 {
 			mode = cache.Shared
 		}
-		r.peek(res, held, mode)
+		left, until := r.leftBy(op.Key, cache.Exclusive)
+		r.peek(res, held || left > 0, mode)
+		r.leftUntil(res, until)
 	default:
 		res.Status, res.Err = cache.Refused, fmt.Errorf("unknown operation %d", op.Kind)
 	}
@@ -104,16 +110,20 @@ func (r *request) acquire(op *upstream.Op, res *upstream.Result, lease uint64, h
 		wanted |= sharedBit
 	}
 	taken := held && lease != wanted // by another token, or by this one in the other mode
+	left, until := r.leftBy(op.Key, op.Mode)
+	taken = taken || left > 0
 	if op.Kind == cache.OpJoin && (r.waiting() || taken) {
 		if r.shard.queued == nil {
 			r.shard.queued = make(map[string]uint64)
 		}
 		r.shard.queued[op.Key] = op.Token
 		r.queued(res)
+		r.leftUntil(res, until)
 		return true
 	}
 	if r.waiting() || taken {
 		r.refuse(res)
+		r.leftUntil(res, until)
 		return true
 	}
 	if !r.grant(op, res, held) {
@@ -142,6 +152,13 @@ func (r *request) refuse(res *upstream.Result) {
 		return
 	}
 	res.Status, res.Left = cache.Busy, r.until-r.now
+}
+
+// leftUntil states in an answer that a lease which an earlier process has left lasts until then.
+func (r *request) leftUntil(res *upstream.Result, until int64) {
+	if res.Left >= 0 {
+		res.Left = max(res.Left, until-r.now)
+	}
 }
 
 // grant answers an acquire with a new base. It counts the lease unless the token has it already,
@@ -178,6 +195,7 @@ func (r *request) release(op *upstream.Op, res *upstream.Result, mine bool) {
 		return
 	}
 	delete(d.held, key)
+	r.unkeep(op)
 	if _, ok := d.queued[key]; ok {
 		delete(d.queued, key)
 		r.hint(cache.Exclusive, key)
@@ -204,6 +222,9 @@ func (r *request) renew(op *upstream.Op, res *upstream.Result, mine bool) bool {
 	if !r.session.fresh(r.until, r.now) {
 		return false
 	}
+	if asksToKeep(op) && !r.keeps(op) {
+		return false
+	}
 	if op.Rebase {
 		if res.Base = r.session.nextBase(op.Floor); res.Base == 0 {
 			return false
@@ -222,6 +243,10 @@ func (r *request) downgrade(op *upstream.Op, res *upstream.Result, mine bool) bo
 		return false
 	}
 	r.shard.held[op.Key] = op.Token | sharedBit
+	if r.shard.kept[idOf(op)] != 0 {
+		r.session.dirty.Store(true)
+		r.session.wake()
+	}
 	res.Status, res.Session = cache.Done, r.until
 	return true
 }
@@ -272,6 +297,7 @@ func (s *Store) expire() {
 		d.mu.Lock()
 		s.session.held.Add(-int64(len(d.held)))
 		clear(d.held)
+		clear(d.kept)
 		for key, p := range d.permits {
 			s.session.held.Add(-int64(len(p.held)))
 			clear(p.held)

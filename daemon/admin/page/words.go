@@ -11,7 +11,7 @@ import (
 
 // clientOf returns the name that a client states.
 func clientOf(w *engine.ViewWho) string {
-	if w.Session == 0 {
+	if w.Detached {
 		return "detached"
 	}
 	if w.Client == "" {
@@ -28,7 +28,7 @@ func whoIs(w *engine.ViewWho) (text string) {
 	if w.UID >= 0 {
 		text += fmt.Sprintf("user %d, ", w.UID)
 	}
-	if w.Session == 0 {
+	if w.Detached {
 		return text + "no session"
 	}
 	return text + fmt.Sprintf("session %d", w.Session)
