@@ -269,6 +269,20 @@ def test_a_pair_in_any_order(client: Client, connect: Connect) -> None:
     assert Background(lambda: pair.read.acquire(timeout=0.05)).result() is False
 
 
+def test_a_pair_that_is_lost_is_released_as_often(client: Client) -> None:
+    pair = client.read_write("k", ttl=0.3, renew=False)
+    pair.write.acquire()
+    pair.read.acquire()
+    until("it is over", lambda: not pair.write.owned())
+    for side in (pair.write, pair.read):
+        with pytest.raises(LostError, match="fixed_end"):
+            side.acquire()
+        with pytest.raises(LostError, match="fixed_end"):
+            side.release()
+    with pair.write, pair.read:
+        assert pair.read.owned()
+
+
 async def test_a_pair_under_asyncio(loop: aio.Loop, daemon: Daemon) -> None:
     client, other = loop.client(daemon.path), loop.client(daemon.path)
     pair = client.read_write("k")

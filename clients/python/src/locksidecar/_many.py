@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _wire as w
 from ._errors import NOT_HELD, OK, ConnectionLost, NotHeld, Unavailable, Unconfirmed, error
-from ._handle import SWEEP, Handle, One, done, must, sure, sweep
+from ._handle import SWEEP, Handle, One, done, sure, sweep
 from ._hold import Call, Choice, Hold, Holds, Who
 from ._table import Before
 
@@ -223,16 +223,24 @@ class Side(One):
             hold.writes += 1
 
     def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
-        hold = self._mine()
-        if (hold.reads if self._shared else hold.writes) == 0:
-            raise NotHeld(f"{self._name}: held by this owner, but not for {'reading' if self._shared else 'writing'}")
-        must(hold)
+        hold, before = self._mine(), 0
+        if not hold.lost and sure(hold):
+            if (hold.reads if self._shared else hold.writes) == 0:
+                raise NotHeld(
+                    f"{self._name}: held by this owner, but not for {'reading' if self._shared else 'writing'}"
+                )
+            if not self._shared and hold.reads and hold.writes == 1 and not hold.shared:
+                before = hold.count
         if self._shared:
             hold.reads -= 1
         else:
             hold.writes -= 1
-        if hold.reads and not hold.writes and not hold.shared:  # what is left is for reading
+        if not before:
+            return super()._let_go(who, wait, flags)
+        try:  # what is left is for reading
             call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
             hold.conn.let_go(hold)
-            return hold, [call]
-        return super()._let_go(who, wait, flags)
+        except BaseException:
+            hold.conn.finish(hold, before, None)
+            raise
+        return hold, [call]
