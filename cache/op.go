@@ -56,7 +56,9 @@ const (
 	// store that may have carried out a copy of the request answers Unknown.
 	OpRelease
 	// OpRenew restarts the lease's TTL. With Rebase it also fetches a new base. Its results are
-	// Done, NotHeld, Refused and Unknown; the result says whether the key is Contended.
+	// Done, NotHeld, Refused and Unknown; the result says whether the key is Contended. A lease that
+	// has ended is NotHeld, even if nobody has taken the key since: a late renewal must not close it
+	// again.
 	OpRenew
 	// OpDowngrade turns an exclusive lease into a shared one, restarts its TTL, and wakes
 	// queued readers. If it is repeated, it is Done again. Its results are Done,

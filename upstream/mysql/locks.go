@@ -90,8 +90,9 @@ func (b *batch) peeked(it *item, r *upstream.Result) {
 // extended reads the row of a renewal or a downgrade. The row names the request as its last one if
 // it was applied. If another request came between the write and the reading, this one is repeated.
 func (b *batch) extended(it *item, r *upstream.Result) {
+	live := it.row.live(b.x.now)
 	switch {
-	case it.current && !it.had, !it.current && (!it.found || !it.row.holds(it.ask.token)):
+	case it.current && !it.had, !it.current && (!it.found || !live.holds(it.ask.token)):
 		it.done = true
 		r.Status = cache.NotHeld
 	case it.row.last == it.last:

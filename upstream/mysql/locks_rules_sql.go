@@ -107,11 +107,13 @@ var rules = map[byte]rule{
 }
 
 const (
-	holds = "owner={token} OR LOCATE({token},readers)>0"
+	// holds is true if the token has a lease that has not ended.
+	holds = "owner={token} AND ends>" + now + " OR LOCATE({token},readers)>0 AND " + readerEnds + ">" + now
+	// readerEnds is the end of one reader's lease in the text of them all.
+	readerEnds = "CAST(SUBSTR(readers,LOCATE({token},readers)+{tokenlen}+1,{ends}) AS SIGNED)"
 	// extend renews one reader's lease in the text of them all.
 	extend = "INSERT(readers,LOCATE({token},readers)+{tokenlen}+1,{ends},LPAD(GREATEST(" +
-		"CAST(SUBSTR(readers,LOCATE({token},readers)+{tokenlen}+1,{ends}) AS SIGNED)," + until +
-		"),{ends},'0'))"
+		readerEnds + "," + until + "),{ends},'0'))"
 )
 
 var words = strings.NewReplacer(

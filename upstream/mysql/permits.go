@@ -55,6 +55,7 @@ func stageOf(op *upstream.Op) stage {
 type permitRow struct {
 	place int64 // 0 if it is held
 	fence int64
+	lasts bool // it has not ended
 }
 
 // semRow is the state of a semaphore after a packet.
@@ -176,7 +177,7 @@ func (b *permits) readOne(it *permit, r *upstream.Result) (based bool) {
 		}
 	case stageRenew, stageRebase:
 		r.Status, r.Contended = cache.NotHeld, it.sem.contended
-		if !held {
+		if !held || !it.row.lasts {
 			return false
 		}
 		r.Status = cache.Done

@@ -179,7 +179,7 @@ func readPermits(rows *sql.Rows, items []*permit, do func(it *permit, r permitRo
 	for rows.Next() {
 		var at id
 		var r permitRow
-		if err := rows.Scan(&at.name, &at.token, &r.place, &r.fence); err != nil {
+		if err := rows.Scan(&at.name, &at.token, &r.place, &r.fence, &r.lasts); err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		for _, it := range of[at] {

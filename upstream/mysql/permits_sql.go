@@ -237,7 +237,7 @@ func (t *text) loadSem(sql *permitsText, same []*permit) {
 func (t *text) rebasePermit(sql *permitsText, it *permit) {
 	t.add("UPDATE " + sql.table + " FORCE INDEX (PRIMARY) SET ends=GREATEST(ends,@now+").
 		num(micros(it.op.TTL)).add("),fence=@base WHERE name=@name AND token=").token(it.token)
-	t.add(" AND place+0=0 AND @base<=" + maxBase + ";SET @fence=LEAST(@base," + maxBase +
+	t.add(" AND place+0=0 AND ends>@now AND @base<=" + maxBase + ";SET @fence=LEAST(@base," + maxBase +
 		"),@base=@base+1;")
 }
 
@@ -252,7 +252,7 @@ func (t *text) renewPermits(sql *permitsText, items []*permit) {
 			num(micros(items[0].op.TTL)).add(") WHERE name=").hex(items[0].name).
 			add(" AND token IN ")
 		t.tokens(items[:n])
-		t.add(" AND place+0=0;")
+		t.add(" AND place+0=0 AND ends>@now;")
 		items = items[n:]
 	}
 }
@@ -274,7 +274,7 @@ func (t *text) acquirePermit(sql *permitsText, it *permit) settlement {
 
 // permitRows adds a query for the rows of items.
 func (t *text) permitRows(sql *permitsText, items []*permit) {
-	t.add("SELECT name,token,place,fence FROM " + sql.table + " FORCE INDEX (PRIMARY) WHERE ")
+	t.add("SELECT name,token,place,fence,IFNULL(ends>@now,0) FROM " + sql.table + " FORCE INDEX (PRIMARY) WHERE ")
 	or := ""
 	semaphores(items, func(same []*permit) {
 		t.add(or + "name=").hex(same[0].name).add(" AND token IN ")

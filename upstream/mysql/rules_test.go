@@ -177,7 +177,7 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 			bad("it is not away")
 		}
 	case cache.OpRenew, cache.OpDowngrade:
-		held := before.owner == token || find(before.readers, token) >= 0
+		held := was.holds(token)
 		if (r.Status == cache.Done) != held || held != is.holds(token) {
 			bad("it is not so")
 		}

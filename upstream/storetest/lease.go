@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -139,6 +140,27 @@ var leaseTests = []test{
 		w.want(h.do(cache.OpRenew, cache.Shared, "k", h.token(), long), cache.NotHeld)
 		w.want(h.downgrade("k", h.token()), cache.NotHeld)
 		w.want(h.peek("k"), cache.Done)
+	}},
+	{"a lease that has ended is not renewed, even if nobody has taken the key since", func(w *world) {
+		h := w.host()
+		w.skipUnless(h.ttls(), "leases end with the store session")
+		tokens := map[string]uint64{}
+		modes := []cache.Mode{cache.Exclusive, cache.Shared}
+		late := []cache.OpKind{cache.OpRenew, cache.OpDowngrade}
+		for _, mode := range modes {
+			for _, kind := range late {
+				key := fmt.Sprint(mode, kind)
+				tokens[key], _ = h.takeShort(key, mode)
+			}
+		}
+		w.past(h, short)
+		for _, mode := range modes {
+			for _, kind := range late {
+				key := fmt.Sprint(mode, kind)
+				w.want(h.do(kind, mode, key, tokens[key], long), cache.NotHeld)
+				w.want(h.peek(key), cache.Done)
+			}
+		}
 	}},
 	{"a peek says how the key is held, and for how long if known", func(w *world) {
 		h := w.host()

@@ -195,6 +195,22 @@ var permitTests = []test{
 		w.want(h.permit(cache.OpRenew, s, kept, long), cache.Done)
 		w.want(h.tryPermit(s, h.token()), cache.Busy)
 	}},
+	{"a permit that has ended is not renewed, even if nobody has taken it since", func(w *world) {
+		h := w.host()
+		w.skipUnless(h.ttls(), "leases live by the session")
+		s := sem{"k", 2}
+		lost := h.token()
+		w.want(h.permit(cache.OpTry, s, lost, short), cache.Granted)
+		h.takePermits(s, 1)
+		w.past(h, short)
+		renewal := cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Key: s.key, Token: lost, TTL: long}
+		w.want(h.apply(renewal)[0], cache.NotHeld)
+		if h.store.Info().Rebase {
+			renewal.Rebase = true
+			w.want(h.apply(renewal)[0], cache.NotHeld)
+		}
+		w.want(h.permit(cache.OpTry, s, h.token(), long), cache.Granted)
+	}},
 	{"permits are listed", func(w *world) {
 		h := w.host()
 		l := h.store.Capabilities().Lister

@@ -105,6 +105,18 @@ var readerTests = []test{
 		w.want(hs[1].release("k", wr), cache.Done)
 		w.want(hs[2].joinShared("k", b), cache.Granted)
 	}},
+	{"a reader's lease that has ended is not renewed, even if others read", func(w *world) {
+		hs := w.hosts(2)
+		w.skipUnless(hs[0].ttls(), "leases end with the store session")
+		for _, kind := range []cache.OpKind{cache.OpRenew, cache.OpDowngrade} {
+			key := kind.String()
+			a, _ := hs[0].takeShort(key, cache.Shared)
+			b, _ := hs[1].take(key, cache.Shared)
+			w.past(hs[0], short)
+			w.want(hs[0].do(kind, cache.Shared, key, a, long), cache.NotHeld)
+			w.want(hs[1].do(kind, cache.Shared, key, b, long), cache.Done)
+		}
+	}},
 	{"readers that queue behind a writer get in together", func(w *world) {
 		hs := w.hosts(4)
 		wr, _ := hs[0].take("k", cache.Exclusive)

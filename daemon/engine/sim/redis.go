@@ -310,8 +310,8 @@ func (s *script) renew(ops []*cache.Op, res []*cache.Result) {
 		switch {
 		case k.kind == keyExclusive && k.token == t:
 			k.exp = max(k.exp, s.now+millisOf(op))
-		case k.kind == keyShared && k.reader(t) >= 0:
-			s.read(k, t, millisOf(op)) // even if its time is up: readers have had it since
+		case k.kind == keyShared && s.reads(k, t):
+			s.read(k, t, millisOf(op))
 		default:
 			r.Status = cache.NotHeld
 			continue

@@ -33,7 +33,7 @@ local function reader(i, ms)
 		clock = t[1] * 1000 + math.floor(t[2] / 1000)
 	end
 	local ends = redis.call('zscore', set, token)
-	if not ends then return 0 end
+	if not ends or tonumber(ends) <= clock then return 0 end
 	local stands = redis.call('pttl', key)
 	local ok = pcall_('pexpire', set, math.max(stands, ms) + 1000)
 	if type(ok) == 'table' then return ok end
