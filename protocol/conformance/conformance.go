@@ -84,6 +84,7 @@ var Abilities = [][2]string{
 	{"cancel", "the command cancel; needs concurrent"},
 	{"many", "the commands acquire_many and release_many"},
 	{"any", "the command acquire_any"},
+	{"keep", "keep_ms in acquire, now in release, and the command release_detached"},
 	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
 	{"events", "tells of each lost hold by itself, with a lost event"},
 	{"fork", "the command fork, if its language can fork"},

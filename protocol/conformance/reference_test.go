@@ -44,6 +44,8 @@ type command struct {
 	TTL     int64    `json:"ttl_ms"`
 	Fixed   bool     `json:"fixed"`
 	Permits uint32   `json:"permits"`
+	Keep    int64    `json:"keep_ms"`
+	Now     bool     `json:"now"`
 	Fence   Fence    `json:"fence"`
 	Fences  []Fence  `json:"fences"`
 	Target  int      `json:"target"`
@@ -169,6 +171,9 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		}
 		return nil, hs.Release(ctx)
 	}
+	if q.Do == "release_detached" {
+		return nil, c.ReleaseDetached(ctx, q.Key, uint64(q.Fence))
+	}
 	h := r.take(q.named())
 	if h == nil {
 		return nil, client.ErrNotHeld
@@ -178,6 +183,9 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		r.mu.Lock()
 		r.released[h] = true
 		r.mu.Unlock()
+		if q.Now {
+			return nil, h.ReleaseNow(ctx)
+		}
 		return nil, h.Release(ctx)
 	case "renew":
 		return map[string]any{"fence": Fence(h.Fence())},
@@ -192,7 +200,8 @@ func (q *command) named() holdName { return holdName{q.Key, q.Owner, uint64(q.Fe
 
 func (q *command) args() client.AcquireArgs {
 	a := client.AcquireArgs{Key: q.Key, Owner: q.Owner, Wait: time.Duration(q.Wait) * time.Millisecond,
-		TTL: time.Duration(q.TTL) * time.Millisecond, Fixed: q.Fixed, Permits: q.Permits}
+		TTL: time.Duration(q.TTL) * time.Millisecond, Fixed: q.Fixed, Permits: q.Permits,
+		Keep: time.Duration(q.Keep) * time.Millisecond}
 	if q.Mode == "shared" {
 		a.Mode = protocol.Shared
 	}

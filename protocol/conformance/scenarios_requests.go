@@ -49,6 +49,9 @@ var requestScenarios = []Scenario{
 	{"acquire-any-crossed", "10 Requests (cancel)",
 		"a grant of one of several keys that crosses its cancel is kept or released, not forgotten",
 		[]string{"any", "cancel", "concurrent"}, anyCrossed},
+	{"keep", "8 Holding",
+		"a hold with a keep becomes detached, and can be released then; or it is released now",
+		[]string{"keep"}, keep},
 }
 
 func acquireForever(key string) client.AcquireArgs {

@@ -271,6 +271,7 @@ type want struct {
 	wait    int64
 	ttl     int64
 	fixed   bool
+	keep    int64
 }
 
 func (w want) who() uint64 { return max(w.owner, 1) }
@@ -286,6 +287,9 @@ func (t *T) acquire(w want) *pending {
 	c := Command{"do": "acquire", "key": w.key, "owner": w.who(), "mode": mode(w.shared),
 		"wait_ms": w.wait,
 		"ttl_ms":  w.ttl, "fixed": w.fixed}
+	if w.keep > 0 {
+		c["keep_ms"] = w.keep
+	}
 	if w.permits > 0 {
 		c["mode"], c["permits"] = "permit", w.permits
 	}
