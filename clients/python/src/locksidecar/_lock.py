@@ -114,6 +114,7 @@ class Lock(Scope[Hold[Any]], One):
                                     return True
                         if inbox:
                             conn._take_in()
+                            conn._read_until(c, None if wait else _monotonic() + client._timeout)
             except OSError as e:
                 conn.failed(e, c)
             finally:
@@ -198,6 +199,7 @@ class Lock(Scope[Hold[Any]], One):
                             inbox.clear()
                             return None
                         conn._take_in()
+                        conn._read_until(c, _monotonic() + conn.timeout)
             except OSError as e:
                 conn.failed(e, c)
             finally:

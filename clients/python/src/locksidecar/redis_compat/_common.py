@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
 import threading
 import weakref
+from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
+from weakref import WeakKeyDictionary
 
 from .. import _wire as w
 from .._errors import LockError as SidecarError
 from .._handle import One, note, sure
 from .._hold import Hold
-from .exceptions import LockError, LockNotOwnedError
+from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
 
@@ -63,6 +66,16 @@ class HandleTable(Generic[L]):
             if pop:
                 del self._by_key[key]
             return found[2]()
+
+
+_mu: Final = threading.Lock()
+_tables: Final[WeakKeyDictionary[Any, HandleTable[Any]]] = WeakKeyDictionary()
+
+
+def held_by(client: Any) -> HandleTable[Any]:
+    """Return the handles of a client."""
+    with _mu:
+        return _tables.setdefault(client, HandleTable())
 
 
 def alive(lock: One) -> bool:
@@ -133,6 +146,68 @@ class Common(Generic[L]):
                 if not sure(hold):
                     hold.conn.lapse([hold], w.now())
                 lock._refuse_lost(hold)
+
+    @staticmethod
+    def _client_of(redis: Any) -> Any:
+        """Return the client: the given one, its ``sidecar``, or a default one."""
+        raise NotImplementedError
+
+    async def _acquired(self, blocking: bool | None, blocking_timeout: float | None, token: Token | None) -> bool:
+        value = new_token(token)
+        handle = await self._take(value, self._wait(blocking, blocking_timeout))
+        if handle is None:
+            return False
+        self.local.handle, self.local.token = handle, value
+        return True
+
+    async def _take(self, token: bytes, wait: float) -> L | None:
+        client, (ttl, renew) = self._client_of(self.redis), self._terms()
+        with translated(self._key):
+            before = self._before(self._inner(self.local.token))
+            self._refuse_lost(*before)
+            inner: L = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
+            try:
+                if not await inner._acquire(inner._who(), w.to_wait(True, bound(wait))):
+                    return None
+                self._refuse_lost(*before)  # the lock may have been lost while this waited
+                held_by(client).put(self._key, token, inner)
+                return inner
+            except BaseException:  # an interrupt just after the acquire
+                if inner._kept() is not None:
+                    with contextlib.suppress(SidecarError):
+                        await inner._released(*inner._let_go(inner._who(), False))
+                raise
+
+    def _inner(self, token: bytes | None, *, pop: bool = False) -> L | None:
+        inner: L | None = held_by(self._client_of(self.redis)).get(self._key, token, pop=pop)
+        return inner
+
+    async def _locked(self) -> bool:
+        with translated(self._key):
+            return bool(w.numbers(await self._client_of(self.redis)._asked(w.INSPECT, self._key), 1)[0])
+
+    def _owned(self) -> bool:
+        inner = self._inner(self.local.token)
+        return inner is not None and inner.owned()
+
+    def _let_go(self, expected_token: Token) -> Coroutine[Any, Any, None]:
+        """Release the lock that was acquired with this token. The result waits for the answer."""
+        inner = self._inner(new_token(expected_token), pop=True)
+        if inner is None:
+            raise self._not_owned("release")
+        with translated(self._key):
+            released = inner._let_go(inner._who(), inner._confirm)
+        return self._confirmed(inner, *released)
+
+    async def _confirmed(self, inner: L, *released: Any) -> None:
+        with translated(self._key):
+            await inner._released(*released)
+
+    async def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
+        inner, ttl = self._longer(self._inner(self.local.token), seconds, replace, what)
+        with translated(self._key):
+            await inner._change(w.RENEW, w.to_ttl(ttl))
+        return True
 
     def _before(self, held: L | None) -> tuple[L | None, L | None]:
         """Return the handles by which this lock may be held: the one of the token, and the one of its last acquire."""

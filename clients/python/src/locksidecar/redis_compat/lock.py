@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from types import TracebackType
 from typing import Any, Final, Literal
-from weakref import WeakKeyDictionary
 
-from .. import _errors as errors
 from .._client import Client
+from .._handle import run
 from .._lock import Lock as SidecarLock
-from ._common import Common, HandleTable, Token, bound, log, new_token
-from .exceptions import LockError, TimeoutError, translated
+from ._common import Common, Token, log, new_token
+from .exceptions import LockError, TimeoutError
 
 __all__ = ["Lock"]
 
 _mu: Final = threading.Lock()
-_tables: Final[WeakKeyDictionary[Client, HandleTable[SidecarLock]]] = WeakKeyDictionary()
 _default: list[Client] = []
 
 
@@ -35,6 +32,8 @@ def client_of(redis: Any) -> Client:
 class Lock(Common[SidecarLock]):
     """A lock with redis-py's names, arguments and errors. Not re-entrant, as redis-py's is not."""
 
+    _client_of = staticmethod(client_of)
+
     def acquire(
         self,
         sleep: float | None = None,
@@ -43,51 +42,19 @@ class Lock(Common[SidecarLock]):
         token: Token | None = None,
     ) -> bool:
         """Acquire the lock; false if it was not granted in time."""
-        value = new_token(token)
-        handle = self._take(value, self._wait(blocking, blocking_timeout))
-        if handle is None:
-            return False
-        self.local.handle, self.local.token = handle, value
-        return True
+        return run(self._acquired(blocking, blocking_timeout, token))
 
     def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
-        return self._take(new_token(token), 0) is not None
-
-    def _take(self, token: bytes, wait: float) -> SidecarLock | None:
-        client, (ttl, renew) = client_of(self.redis), self._terms()
-        with translated(self._key):
-            before = self._before(self._inner(self.local.token))
-            self._refuse_lost(*before)
-            inner = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
-            try:
-                if not inner.acquire(timeout=bound(wait)):
-                    return None
-                self._refuse_lost(*before)  # the lock may have been lost while this waited
-                self._held_by(client).put(self._key, token, inner)
-                return inner
-            except BaseException:  # an interrupt just after the acquire
-                if inner._kept() is not None:
-                    with contextlib.suppress(errors.LockError):
-                        inner.release()
-                raise
-
-    def _held_by(self, client: Client) -> HandleTable[SidecarLock]:
-        with _mu:
-            return _tables.setdefault(client, HandleTable())
-
-    def _inner(self, token: bytes | None, *, pop: bool = False) -> SidecarLock | None:
-        return self._held_by(client_of(self.redis)).get(self._key, token, pop=pop)
+        return run(self._take(new_token(token), 0)) is not None
 
     def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
-        with translated(self._key):
-            return client_of(self.redis).lock(self._key).locked()
+        return run(self._locked())
 
     def owned(self) -> bool:
         """Tell whether this lock, with its token, is held now. Sends nothing."""
-        inner = self._inner(self.local.token)
-        return inner is not None and inner.owned()
+        return self._owned()
 
     def release(self) -> None:
         """Release the lock; LockError if it is not locked, LockNotOwnedError if it was lost."""
@@ -95,11 +62,7 @@ class Lock(Common[SidecarLock]):
 
     def do_release(self, expected_token: Token) -> None:
         """Release the lock that was acquired with this token."""
-        inner = self._inner(new_token(expected_token), pop=True)
-        if inner is None:
-            raise self._not_owned("release")
-        with translated(self._key):
-            inner.release()
+        run(self._let_go(expected_token))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
@@ -107,7 +70,7 @@ class Lock(Common[SidecarLock]):
         return self.do_extend(additional_time, replace_ttl)
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
-        return self._extend(additional_time, replace_ttl, "extend")
+        return run(self._extend(additional_time, replace_ttl, "extend"))
 
     def reacquire(self) -> Literal[True]:
         """Make the whole timeout remain from now on."""
@@ -115,13 +78,7 @@ class Lock(Common[SidecarLock]):
         return self.do_reacquire()
 
     def do_reacquire(self) -> Literal[True]:
-        return self._extend(self.timeout or 0, True, "reacquire")
-
-    def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
-        inner, ttl = self._longer(self._inner(self.local.token), seconds, replace, what)
-        with translated(self._key):
-            inner.extend(ttl)
-        return True
+        return run(self._extend(self.timeout or 0, True, "reacquire"))
 
     def __enter__(self) -> Lock:
         if self.acquire():
