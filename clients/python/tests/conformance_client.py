@@ -42,6 +42,7 @@ CAN: Final = [
     "renew",
     "many",
     "any",
+    "keep",
     "permits",
     "events",
     "exec",
@@ -96,6 +97,7 @@ class Adapter:
             q["mode"] == "shared",
             owner=q["owner"],
             on_lost=lambda e: say(event="lost", key=e.key, owner=e.owner, fence=str(e.fence), reason=e.reason),
+            **({"keep": q["keep_ms"] / 1000} if q.get("keep_ms") else {}),
         )
 
     def semaphore(self, q: Command) -> Any:
@@ -135,6 +137,9 @@ class Adapter:
             raise locksidecar.Unsupported("they were not acquired together")
         return found[0]
 
+    def release(self, lock: Any, q: Command) -> Any:
+        return lock.release(now=True) if q.get("now") else lock.release()
+
     def held(self, q: Command) -> Command:
         try:
             return {"ok": True, "held": self.known(q).owned()}
@@ -146,7 +151,8 @@ class Adapter:
         do: dict[str, Callable[[], Any]] = {
             "connect": self.client.ping,
             "close": self.client.close,
-            "release": lambda: self.known(q).release(),
+            "release": lambda: self.release(self.known(q), q),
+            "release_detached": lambda: self.client.release_detached(q["key"], int(q["fence"])),
             "release_many": lambda: self.known_many(q).release(),
             "renew": lambda: self.known(q).extend(q["ttl_ms"] / 1000 if q["ttl_ms"] else None),
             "downgrade": lambda: self.known(q).downgrade(),
