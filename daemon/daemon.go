@@ -67,6 +67,7 @@ type Serving struct {
 	Logging    audit.Settings
 	Drain      time.Duration // the time that holders get when the daemon stops: 10 s
 	Limits     ServingLimits
+	Operators  engine.Access // who may unlock by force, besides root and the daemon's own user
 	// Commit is called once, before this configuration serves any request. It does what other
 	// processes can see. It is called as late as possible: in Listen and Reload nothing can fail
 	// afterwards. Listen, Inherit and Reload return its error. Optional.
@@ -212,6 +213,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		InFlight: 2, BatchSize: upstream.MaxBatch, Trace: cfg.Spans != nil,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
 	d.engine.SetSelf(registration(&cfg))
+	d.engine.SetOperators(cfg.operators())
 	d.audit = audit.New(audit.Config{Log: d.log, Out: cfg.Audit, Spans: cfg.Spans, Clock: d.clock,
 		Lost: func(n *cache.Notice, at time.Time) { d.viewer.Lose(n, at) }}, cfg.Logging)
 	d.engine.Observe(d.audit)
@@ -280,6 +282,7 @@ func (d *Daemon) Reload(next Serving) error {
 		return err
 	}
 	d.engine.SetLimits(next.Limits.Limits)
+	d.engine.SetOperators(next.operators())
 	d.now.Store(&next)
 	d.audit.Set(next.Logging)
 	d.engine.SetAudit(next.Logging.Audit)

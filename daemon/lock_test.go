@@ -213,7 +213,7 @@ func TestStaleReleaseFreesNobodyElse(t *testing.T) {
 	}
 }
 
-func TestAQuietReleaseIsAnsweredOnlyIfItFails(t *testing.T) {
+func TestAQuietReleaseIsReportedOnlyIfItFails(t *testing.T) {
 	h := start(t, nil, nil)
 	r := h.raw().hello()
 	for id := uint64(10); id < 20; id += 2 {
@@ -229,8 +229,11 @@ func TestAQuietReleaseIsAnsweredOnlyIfItFails(t *testing.T) {
 			Flags: protocol.FlagQuiet})
 		r.send(&protocol.Request{Op: protocol.OpPing, ID: id + 1})
 		// The second one of them fails.
-		if m := r.next(); m.ID != 1 || m.Code != protocol.NotHeld {
-			t.Fatalf("%+v", m)
+		m = r.next()
+		key, _, fence, code, text, err := m.ReleaseFailed()
+		if m.ID != 0 || m.Event != protocol.EventReleaseFailed || err != nil || key != "k" ||
+			fence != g.Fence || code != protocol.NotHeld || text == "" {
+			t.Fatalf("%+v: %q, %d, %v, %q, %v", m, key, fence, code, text, err)
 		}
 		if m := r.next(); m.ID != id+1 {
 			t.Fatalf("%+v", m)

@@ -120,6 +120,34 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 	}
 }
 
+func TestAClientUnlocksByForce(t *testing.T) {
+	core, seen := observer.New(zap.InfoLevel)
+	h := start(t, nil, func(c *daemon.Config) { c.Log = zap.New(core) })
+	losses := make(chan client.Lost, 3)
+	a := h.dial(client.Options{Name: "holder", OnLost: func(l client.Lost) { losses <- l }})
+	b := h.dial(client.Options{Name: "operator"})
+	unlock := func(mode protocol.Mode, fence, want uint64) {
+		t.Helper()
+		if n, err := b.ForceUnlock(t.Context(), "k", mode, fence); n != want || err != nil {
+			t.Errorf("%d, %v; want %d", n, err, want)
+		}
+	}
+	g := take(t, a, client.AcquireArgs{Key: "k", Owner: 3})
+	unlock(protocol.Exclusive, g.Fence+1, 0)
+	unlock(protocol.Permit, 0, 0)
+	unlock(protocol.Exclusive, g.Fence, 1)
+	unlock(protocol.Exclusive, 0, 0)
+	if l := <-losses; l.Key != "k" || l.Reason != protocol.LostForced || l.Fence != g.Fence {
+		t.Errorf("%+v", l)
+	}
+	take(t, a, client.AcquireArgs{Key: "k", Owner: 3, Permits: 2})
+	take(t, a, client.AcquireArgs{Key: "k", Owner: 4, Permits: 2})
+	unlock(protocol.Permit, 0, 2)
+	if n := seen.FilterField(zap.String("event", "unlocked")).Len(); n != 3 {
+		t.Errorf("%d lines", n)
+	}
+}
+
 func TestUnlockOfAPermit(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})

@@ -23,6 +23,7 @@ func (w *owner) turn() bool {
 		a.Wait = time.Duration(200+w.rnd.IntN(2000)) * time.Millisecond
 	}
 	a.Fixed = w.rnd.IntN(10) == 0
+	a.Quiet = w.rnd.IntN(5) == 0
 	c, err := w.client()
 	if err != nil {
 		return false

@@ -350,7 +350,8 @@ func (f *fleet) serving(
 ) (s daemon.Serving, fresh map[string]opened, err error) {
 	c := p.conf
 	fresh = make(map[string]opened)
-	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
+	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c), // 0 would be the daemon's default
+		Operators: operators(c)}
 	for _, d := range p.needs {
 		if f.open[d.key] == nil {
 			if fresh[d.key], err = f.openStore(ctx, d, len(p.needs) > 1); err != nil {
@@ -483,6 +484,12 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 		d.FenceEpoch = 0 // a pair raises its fences itself
 	}
 	return d
+}
+
+func operators(c *config.Config) (a engine.Access) {
+	a.Users, _ = config.UIDs(c.Operators.Users) // check has found no fault in them
+	a.Groups, _ = config.GIDs(c.Operators.Groups)
+	return a
 }
 
 func limits(c *config.Config) daemon.ServingLimits {

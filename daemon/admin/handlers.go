@@ -154,8 +154,7 @@ func answerJSON(w http.ResponseWriter, code int, v any) {
 // fields.
 const maxForm = 4 << 10
 
-// unlock ends the holds of a key by force. It is for root and the daemon's own user, on the
-// admin socket.
+// unlock ends the holds of a key by force, for those who may, on the admin socket.
 func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 	fail := func(code int, text string) { answerJSON(w, code, map[string]string{"error": text}) }
 	by, local := r.Context().Value(peerKey{}).(engine.Peer)
@@ -163,10 +162,10 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "nothing can be unlocked by TCP: use the admin socket")
 		return
 	}
-	if !isRootOrSelf(&by) {
+	if !a.daemon.MayUnlock(&by) {
 		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"),
 			zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
-		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
+		fail(http.StatusForbidden, "this user may not unlock by force")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"os"
 	"strings"
 	"testing"
 
@@ -16,9 +15,16 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-func TestUnlockIsForRootAndForOurselves(t *testing.T) {
+// operated is a daemon with one operator.
+type operated struct{ Daemon }
+
+const operatorUID = 1001
+
+func (operated) MayUnlock(p *engine.Peer) bool { return p.UID == operatorUID }
+
+func TestUnlockIsForOperators(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
-	a := &Server{cfg: Config{Log: zap.New(core)}}
+	a := &Server{daemon: operated{}, cfg: Config{Log: zap.New(core)}}
 	ask := func(uid int) int {
 		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -27,7 +33,7 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 			engine.Peer{PID: 7, UID: uid})))
 		return w.Code
 	}
-	for uid, want := range map[int]int{0: http.StatusBadRequest, os.Getuid(): http.StatusBadRequest,
+	for uid, want := range map[int]int{operatorUID: http.StatusBadRequest,
 		54321: http.StatusForbidden, -1: http.StatusForbidden} {
 		if got := ask(uid); got != want { // the key is bad: that comes behind who asks
 			t.Errorf("uid %d: %d, want %d", uid, got, want)
@@ -39,7 +45,7 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 }
 
 // gone is a daemon that cannot unlock anything any more.
-type gone struct{ Daemon }
+type gone struct{ operated }
 
 func (gone) Unlock(string, bool, uint64, engine.Peer) (Unlocked, error) {
 	return Unlocked{}, errors.New("another process has taken over")
@@ -52,7 +58,7 @@ func TestAnUnlockThatFailsIsAnsweredWith503(t *testing.T) {
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
 	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{},
-		engine.Peer{PID: 7, UID: os.Getuid()})))
+		engine.Peer{PID: 7, UID: operatorUID})))
 	if w.Code != http.StatusServiceUnavailable ||
 		!strings.Contains(w.Body.String(), "repeat the request") {
 		t.Errorf("%d, %q", w.Code, w.Body)

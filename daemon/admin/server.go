@@ -25,6 +25,8 @@ type Daemon interface {
 	View(q engine.ViewQuery) (engine.View, error)
 	// Totals returns the counters and present numbers.
 	Totals() engine.Totals
+	// MayUnlock reports whether by may unlock by force.
+	MayUnlock(by *engine.Peer) bool
 	// Unlock ends the holds of a key by force, on behalf of by.
 	Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error)
 	// Live returns an error if only a restart helps.

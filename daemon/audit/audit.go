@@ -51,7 +51,7 @@ type Log struct {
 	losses *Backlog[loss]
 	spans  *Backlog[engine.Span] // nil without Config.Spans
 
-	throttled, refused Limiter
+	throttled, refused, denied Limiter
 }
 
 // New returns a log. Close ends its goroutines.

@@ -39,6 +39,14 @@ func (l *Log) Unlocked(h *cache.Held, by engine.Peer) {
 		zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
 }
 
+// UnlockDenied logs that a client wanted to unlock by force and may not, at most once a second.
+func (l *Log) UnlockDenied(by engine.Peer) {
+	l.denied.Do(l.cfg.Clock(), func(skipped int) {
+		l.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"),
+			zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID), zap.Int("skipped", skipped))
+	})
+}
+
 // Throttled logs that requests of a user are delayed, at most once a second.
 func (l *Log) Throttled(p engine.Peer, wait time.Duration) {
 	l.throttled.Do(l.cfg.Clock(), func(skipped int) {

@@ -112,13 +112,14 @@ type Engine struct {
 	// routing is held while stores are added or dropped and while routes change. It is taken before
 	// mu and the shards' mutexes. To access a table, routes is read with the shard's mutex held
 	// (lockKey).
-	routing  sync.Mutex
-	routes   atomic.Pointer[routeTable]
-	cycles   cycles
-	classes  classes
-	faults   codeCounts  // sessions that the daemon has ended
-	observer Observer    // nil for none
-	audit    atomic.Bool // the observer gets more notices than losses
+	routing   sync.Mutex
+	routes    atomic.Pointer[routeTable]
+	cycles    cycles
+	classes   classes
+	faults    codeCounts  // sessions that the daemon has ended
+	observer  Observer    // nil for none
+	audit     atomic.Bool // the observer gets more notices than losses
+	operators atomic.Pointer[Access]
 	// ask runs a query of a store on another goroutine; nil when there is no store to query.
 	ask func(Query)
 
@@ -157,6 +158,7 @@ func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine 
 	}
 	e.set.Store(&set)
 	e.anyStart.Store(set.Table.Seed >> 1)
+	e.operators.Store(new(Access))
 	e.storeLanes.Store(&[]*StoreLane{})
 	e.nextKeepalive.Store(cache.Forever)
 	for i := range e.shards {

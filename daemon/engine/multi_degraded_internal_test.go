@@ -42,7 +42,7 @@ func TestAnAcquireManyThatHasLostADegradedHoldLeavesTheNextOne(t *testing.T) {
 	if b.s.Holds() != 1 || other.Holds() != 1 {
 		t.Fatal(b.s.Holds(), other.Holds())
 	}
-	if ended, _ := b.e.Force("a", false, 0); len(ended) != 1 {
+	if ended, _ := b.e.Force("a", false, 0, Unknown); len(ended) != 1 {
 		t.Fatal(ended)
 	}
 	acquire(b.s, "a")
@@ -72,7 +72,7 @@ func TestAnAcquireManyWhoseDegradedGrantIsLostAtOnceLeavesTheNextHold(t *testing
 	if b.s.Holds() != 1 || len(a.replies) != 1 {
 		t.Fatal(b.s.Holds(), len(a.replies))
 	}
-	if ended, _ := b.e.Force("a", false, 0); len(ended) != 1 {
+	if ended, _ := b.e.Force("a", false, 0, Unknown); len(ended) != 1 {
 		t.Fatal(ended)
 	}
 	pass(time.Minute)

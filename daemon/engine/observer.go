@@ -17,6 +17,10 @@ type Observer interface {
 	// FencesMayFall reports that keys with a prefix now go to a store that does not continue from
 	// base, which has been granted of these keys.
 	FencesMayFall(prefix, store string, base uint64)
+	// Unlocked reports a hold that was ended by force, on behalf of by.
+	Unlocked(h *cache.Held, by Peer)
+	// UnlockDenied reports a client that wanted to unlock by force and may not.
+	UnlockDenied(by Peer)
 }
 
 // CycleWait is one wait in a cycle of owners.

@@ -10,6 +10,8 @@ func (ignore) SessionBegins(*Session)               {}
 func (ignore) SpanEnds(*Span)                       {}
 func (ignore) WaitCycle([]CycleWait)                {}
 func (ignore) FencesMayFall(string, string, uint64) {}
+func (ignore) Unlocked(*cache.Held, Peer)           {}
+func (ignore) UnlockDenied(Peer)                    {}
 
 // onFall is an observer that is told of fences that may fall.
 type onFall struct {

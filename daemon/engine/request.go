@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -90,6 +89,8 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 		s.list(q, now, a)
 	case protocol.OpStored:
 		s.stored(q, a)
+	case protocol.OpForceUnlock:
+		s.forceUnlock(q, now, a)
 	case protocol.OpCancel:
 		if !s.cancelSeveral(q, now, a) {
 			s.onKey(q, now, a)
@@ -242,7 +243,7 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
-		re.InternalReply = quiet{}
+		re.InternalReply = newQuietRelease(q)
 	}
 	ttl := time.Duration(q.TTL) * time.Millisecond
 	sh, rt := e.lockKey(q.Key)
@@ -345,11 +346,5 @@ func (rt *route) checkKeep(q *protocol.Request, ttl int64) (protocol.Code, error
 
 // allows reports whether a peer may use the keys.
 func (rt *route) allows(p *Peer) bool {
-	if len(rt.Users) == 0 && len(rt.Groups) == 0 {
-		return true
-	}
-	if slices.Contains(rt.Users, p.UID) || slices.Contains(rt.Groups, p.GID) {
-		return true
-	}
-	return slices.ContainsFunc(p.Groups, func(g int) bool { return slices.Contains(rt.Groups, g) })
+	return len(rt.Users) == 0 && len(rt.Groups) == 0 || (&Access{rt.Users, rt.Groups}).includes(p)
 }

@@ -306,6 +306,11 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: Millis(m.Left),
 			Fence: m.Fence})
 	case cache.MsgFailed:
+		if r, quiet := m.Re.InternalReply.(*quietRelease); quiet {
+			s.out = protocol.AppendReleaseFailed(s.out, string(r.key), r.owner, r.fence, m.Code,
+				failText(m))
+			break
+		}
 		s.out = protocol.AppendError(s.out, m.Re.ID, m.Code, failText(m), Millis(m.Left))
 	}
 	if len(s.spans) > 0 {

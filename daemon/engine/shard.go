@@ -7,6 +7,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -102,13 +103,14 @@ func (e *Engine) pushOps(sh *shard, now int64, a *followUp) {
 func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 	for n := range sh.out.Messages {
 		m := &sh.out.Messages[n]
-		switch m.Re.InternalReply.(type) {
+		switch r := m.Re.InternalReply.(type) {
 		case nil:
 			e.send(m, now, a)
-		case quiet:
+		case *quietRelease:
 			if m.Kind != cache.MsgReleased {
 				e.send(m, now, a)
 			}
+			r.free()
 		default:
 			if r, ok := m.Re.InternalReply.(recorder); ok {
 				r.record(e, m, now, a)
@@ -251,6 +253,19 @@ type recorder interface {
 	record(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// quiet is the internal reply of a release that is answered only if it fails. It is not an
-// internalReply: sendMessages handles it.
-type quiet struct{}
+// quietRelease is the internal reply of a quiet release. It has what the push release-failed names.
+// It is not an internalReply: sendMessages handles it, and frees it once the release is answered.
+type quietRelease struct {
+	key          []byte
+	owner, fence uint64
+}
+
+var quietReleases = sync.Pool{New: func() any { return new(quietRelease) }}
+
+func newQuietRelease(q *protocol.Request) *quietRelease {
+	r := quietReleases.Get().(*quietRelease)
+	r.key, r.owner, r.fence = append(r.key[:0], q.Key...), q.Owner, q.Fence
+	return r
+}
+
+func (r *quietRelease) free() { quietReleases.Put(r) }

@@ -16,7 +16,7 @@ import (
 
 // snapshotFormat is the version of the snapshot format. Every change of the format changes it: a
 // process does not read a snapshot of another version.
-const snapshotFormat = 14
+const snapshotFormat = 15
 
 // Errors of snapshots.
 var (
@@ -325,7 +325,7 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	s := SessionOf(re.Session)
 	switch v := re.InternalReply.(type) {
 	case nil:
-	case quiet:
+	case *quietRelease:
 		kind = replyQuiet
 	case discardReply:
 		kind = replyDiscard
@@ -347,6 +347,13 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	if m.Reading {
 		re.InternalReply = m.internalReply(s, kind, place, key)
 	}
+	if r, quiet := re.InternalReply.(*quietRelease); quiet {
+		name := string(r.key)
+		c.String(&name)
+		r.key = []byte(name)
+		cache.Num(c, &r.owner)
+		cache.Num(c, &r.fence)
+	}
 }
 
 // internalReply returns the internal reply that was read. place is the index of an acquire of
@@ -354,7 +361,7 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) any {
 	switch {
 	case kind == replyQuiet:
-		return quiet{}
+		return new(quietRelease)
 	case kind == replyDiscard:
 		return discardReply{}
 	case kind == replyNone:

@@ -20,6 +20,7 @@ var derived = map[string]string{
 	"engine.Engine.observer":        "the daemon's",
 	"engine.Engine.audit":           "from the configuration",
 	"engine.Engine.anyStart":        "any value will do",
+	"engine.Engine.operators":       "from the configuration",
 	"engine.Engine.draining":        "nothing is passed on by a daemon that drains",
 	"engine.Engine.nextKeepalive":   "follows from the sessions' keepaliveAt",
 	"engine.Engine.surveys":         "a survey in progress starts again",
@@ -189,10 +190,13 @@ func newRich(t *testing.T) *twoStores {
 	}
 	renewed := d.acquire("renewed", 20*time.Second)
 	released := d.acquire("released", 20*time.Second)
+	quietly := d.acquire("quietly", 20*time.Second)
 
 	// Requests that the stores have not answered.
 	ask(protocol.Request{Op: protocol.OpRenew, Key: []byte("renewed"), Fence: renewed.Fence})
 	ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("released"), Fence: released.Fence})
+	ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("quietly"), Fence: quietly.Fence,
+		Flags: protocol.FlagQuiet})
 	ask(protocol.Request{Op: protocol.OpInspect, Key: []byte("inspected")})
 	acquire("o:asked", 1, protocol.Exclusive, protocol.WaitAlways, 0)
 	acquire("o:permits", 1, protocol.Permit, protocol.WaitAlways, 0)

@@ -177,3 +177,77 @@ func TestASuccessorDoesNotRefuseWaitersForARequestThatHadFailed(t *testing.T) {
 	}
 	next.granted(7)
 }
+
+// A quiet release waits for its store. The failure is reported once, also by a successor, under the
+// key, owner and fence of the hold.
+func TestTheFailureOfAQuietReleaseIsReportedOnce(t *testing.T) {
+	for _, c := range []struct {
+		status   cache.Status
+		code     protocol.Code
+		takeover bool
+	}{
+		{cache.NotHeld, protocol.NotHeld, false},
+		{cache.NotHeld, protocol.NotHeld, true},
+		{cache.Unknown, protocol.Unknown, false},
+		{cache.Unknown, protocol.Unknown, true},
+		{cache.Done, protocol.OK, true},
+	} {
+		d := newTwoStores(t)
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Owner: 3})
+		d.otherAnswers(cache.Result{Status: cache.Granted, Base: 9})
+		fence := d.granted(7).Fence
+		send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("o:k"), Owner: 3,
+			Fence: fence, Flags: protocol.FlagQuiet})
+		s := d.s
+		if c.takeover {
+			next := newTwoStores(t)
+			s = d.takenOver(next.beating)
+			d = next
+		}
+		k := s.transport.(*sink)
+		s.Swap(nil)
+		k.buf = k.buf[:0]
+		if d.otherAnswers(cache.Result{Status: c.status}) != 1 {
+			t.Fatal("the store was not asked")
+		}
+		pushes, wanted := releaseFailures(t, k.buf), 1
+		if c.code == protocol.OK {
+			wanted = 0
+		}
+		if len(pushes) != wanted || wanted == 1 && pushes[0] != (failedRelease{"o:k", 3, fence, c.code}) {
+			t.Errorf("%+v: %+v", c, pushes)
+		}
+	}
+}
+
+type failedRelease struct {
+	key          string
+	owner, fence uint64
+	code         protocol.Code
+}
+
+// releaseFailures returns the release-failed pushes among the frames of b.
+func releaseFailures(t *testing.T, b []byte) (all []failedRelease) {
+	t.Helper()
+	for {
+		payload, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		m, err := protocol.DecodeMessage(payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.ID == 0 && m.Event == protocol.EventReleaseFailed {
+			var f failedRelease
+			if f.key, f.owner, f.fence, f.code, _, err = m.ReleaseFailed(); err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, f)
+		}
+		b = rest
+	}
+}

@@ -12,7 +12,7 @@ import (
 type Reply struct {
 	ID     uint64
 	Err    error            // nil, an *Error, or an ErrClosed
-	Number uint64           // release: the count left; cancel: 1 if it withdrew; ping: the clock
+	Number uint64           // release: the count left; ping: the clock; force-unlock: holds ended
 	Grant  protocol.Grant   // acquire, acquire-any, renew, downgrade
 	Index  int              // acquire-any: of the key that was acquired
 	Grants []protocol.Grant // acquire-many

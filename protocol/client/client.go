@@ -19,7 +19,9 @@ type Options struct {
 	Name  string // the program, for people; at most protocol.MaxName bytes
 	Label string // text in addition to the name
 
-	// OnLost is called when the daemon reports a hold as lost.
+	// OnLost is called when the daemon reports a hold as lost, or the failure of a quiet release.
+	// After the first Hold.ReleaseQuiet of the connection, it is not called for the loss of a hold that
+	// the client does not know. So it is called once for a quiet release that a loss has crossed.
 	OnLost func(Lost)
 	// OnKeepalive is called with each keepalive.
 	OnKeepalive func(Keepalive)
@@ -30,7 +32,8 @@ type Options struct {
 	OnEnd func(err error)
 }
 
-// Lost is the push that a hold is gone.
+// Lost is a hold that is gone. For a quiet release that failed, Reason is LostGone, or
+// LostUnconfirmed if the store has not confirmed it.
 type Lost struct {
 	Key          string
 	Owner, Fence uint64
@@ -54,6 +57,7 @@ type Client struct {
 	wg         sync.WaitGroup // reader and writer
 	done       chan struct{}  // closed when the reader has ended
 	keepalives keepalives
+	quiet      atomic.Bool // a Hold was released quietly
 
 	mu       sync.Mutex
 	err      error            // guarded by mu: why the connection has ended

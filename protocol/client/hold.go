@@ -25,6 +25,7 @@ type Hold struct {
 	next  *Hold // guarded by Client.mu: another Hold with the same key and owner
 
 	permit bool // of a semaphore
+	quiet  bool // its release is quiet
 
 	mu     sync.Mutex
 	fixed  bool           // guarded by mu: acquired without renewal, so it has an end of its own
@@ -96,7 +97,8 @@ func (h *Hold) inTime(ctx context.Context) (*Hold, error) {
 }
 
 func (c *Client) newHold(key string, a *AcquireArgs) *Hold {
-	return &Hold{c: c, key: key, owner: a.Owner, fixed: a.Fixed, gone: make(chan struct{})}
+	return &Hold{c: c, key: key, owner: a.Owner, fixed: a.Fixed, quiet: a.Quiet,
+		gone: make(chan struct{})}
 }
 
 // granted records a grant or a renewal. It runs on the reader goroutine, so that keepalives and
@@ -136,10 +138,11 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 }
 
 // notHeld ends all holds of the owner with this key and fence, because the daemon no longer has
-// them. It runs on the reader goroutine.
-func (c *Client) notHeld(key string, owner, fence uint64, why error) {
+// them. It reports whether there are any. It runs on the reader goroutine.
+func (c *Client) notHeld(key string, owner, fence uint64, why error) bool {
 	var hit []*Hold
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for h := c.holds[holdID{key, owner}]; h != nil; h = h.next {
 		if h.Fence() == fence {
 			hit = append(hit, h)
@@ -150,14 +153,26 @@ func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 		c.keepLostLocked(h)
 		h.finish(why) // before mu is free: no acquire of this owner may see the hold as valid
 	}
-	c.mu.Unlock()
+	return len(hit) > 0
 }
 
 // lost ends the holds that a lost push names. It runs on the reader goroutine.
 func (c *Client) lost(l Lost) {
-	c.notHeld(l.Key, l.Owner, l.Fence, &LostError{l.Reason})
-	if c.opts.OnLost != nil {
+	known := c.notHeld(l.Key, l.Owner, l.Fence, &LostError{l.Reason})
+	if (known || !c.quiet.Load()) && c.opts.OnLost != nil {
 		c.opts.OnLost(l)
+	}
+}
+
+// releaseFailed reports the failure of a quiet release. The client has forgotten the hold. A lost
+// push that has crossed the release was ignored.
+func (c *Client) releaseFailed(key string, owner, fence uint64, code protocol.Code) {
+	why := protocol.LostGone
+	if code == protocol.Unknown {
+		why = protocol.LostUnconfirmed
+	}
+	if c.opts.OnLost != nil {
+		c.opts.OnLost(Lost{key, owner, fence, why})
 	}
 }
 
@@ -228,6 +243,15 @@ func (h *Hold) Remaining() time.Duration {
 // still wait in the socket's buffer.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
+// Check returns nil if the hold is valid now, and otherwise the reason, as Err does. Like Valid, it
+// reads the clock.
+func (h *Hold) Check() error {
+	if h.Valid() {
+		return nil
+	}
+	return h.Err()
+}
+
 // Gone is closed when the hold has ended: by a release, by a loss, or by the end of the connection.
 // It is also closed when a caller notices that the validity has run out. Watch waits for that, too.
 func (h *Hold) Gone() <-chan struct{} { return h.gone }
@@ -287,8 +311,8 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 // change carries out do if the hold is valid. If the hold is over afterwards, change returns the
 // reason.
 func (h *Hold) change(do func() error) error {
-	if !h.Valid() {
-		return h.Err()
+	if err := h.Check(); err != nil {
+		return err
 	}
 	if err := do(); err != nil && !errors.Is(err, ErrNotHeld) {
 		return err
@@ -300,31 +324,72 @@ func (h *Hold) change(do func() error) error {
 // daemon has answered or ctx ends. The release continues even if ctx ends first. If the hold has
 // ended before, Release returns the reason at once. If the hold was ended by force, or its validity
 // has run out, Release also tells the daemon, which may keep the key closed to others until then.
-func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, false) }
+//
+// If the hold was acquired with AcquireArgs.Quiet, Release is ReleaseQuiet.
+func (h *Hold) Release(ctx context.Context) error {
+	if h.quiet {
+		return h.ReleaseQuiet()
+	}
+	return h.release(ctx, false)
+}
 
-// ReleaseNow is like Release, but opens the key even if the Keep of the hold is not over.
+// ReleaseNow is like Release, but opens the key even if the Keep of the hold is not over. It is
+// never quiet.
 func (h *Hold) ReleaseNow(ctx context.Context) error { return h.release(ctx, true) }
 
 func (h *Hold) release(ctx context.Context, now bool) error {
-	a := ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence(), Now: now}
-	if !h.giveUp() {
-		if h.c.forgetLost(h) {
-			_ = h.c.ReleaseQuiet(a)
-		}
-		return h.Err()
+	if held, _ := h.giveUp(); !held {
+		return h.releaseLost()
 	}
+	a := h.releaseArgs()
+	a.Now = now
 	_, err := h.c.Release(ctx, a)
 	return err
 }
 
-// giveUp ends the hold in the client, before its release is sent. It returns false if the hold
-// has ended already, or its validity has run out.
-func (h *Hold) giveUp() bool {
-	if !h.Valid() || !h.finish(ErrReleased) {
-		return false
+// ReleaseQuiet is like Release, but does not wait for the daemon: it does not block. OnLost reports
+// a later failure. The store may not have confirmed the release yet, so a try from another host may
+// still find the key held.
+func (h *Hold) ReleaseQuiet() error {
+	h.c.quiet.Store(true)
+	held, last := h.giveUp()
+	switch {
+	case !held:
+		return h.releaseLost()
+	case last:
+		return h.c.ReleaseQuiet(h.releaseArgs())
 	}
+	// The push lost reports a loss of the remaining holds.
+	return h.c.releaseUnheard(h.releaseArgs())
+}
+
+func (h *Hold) releaseArgs() ReleaseArgs {
+	return ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()}
+}
+
+// releaseLost releases a hold that has ended, and returns the reason of its end.
+func (h *Hold) releaseLost() error {
+	if h.c.forgetLost(h) {
+		_ = h.c.releaseUnheard(h.releaseArgs())
+	}
+	return h.Err()
+}
+
+// giveUp ends the hold in the client, before its release is sent. held is false if the hold has
+// ended already, or its validity has run out. last is true if the client has no other Hold of the
+// same key, owner and fence.
+func (h *Hold) giveUp() (held, last bool) {
+	if !h.Valid() || !h.finish(ErrReleased) {
+		return false, false
+	}
+	fence := h.Fence()
 	h.c.mu.Lock()
+	defer h.c.mu.Unlock()
 	h.c.untrackLocked(h)
-	h.c.mu.Unlock()
-	return true
+	for x := h.c.holds[holdID{h.key, h.owner}]; x != nil; x = x.next {
+		if x.Fence() == fence {
+			return true, false
+		}
+	}
+	return true, true
 }

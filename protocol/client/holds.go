@@ -28,11 +28,10 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 		late := func(h *Hold) bool { return !h.Valid() && h.tooLate() }
 		if slices.ContainsFunc(hs, late) {
 			for _, h := range hs {
-				if h.giveUp() {
-					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+				if held, _ := h.giveUp(); held {
+					_ = c.releaseUnheard(h.releaseArgs())
 				} else {
-					// For a lost hold, Release does not block. It opens the key if the daemon keeps it closed.
-					_ = h.Release(ctx)
+					_ = h.releaseLost() // opens the key if the daemon keeps it closed
 				}
 			}
 			return nil, errLate
@@ -69,7 +68,8 @@ func (hs Holds) Watch(ctx context.Context) (*Hold, error) {
 
 // Release releases all of them in one request. From the call on none is valid. It blocks until
 // the daemon has answered or ctx ends. The release continues even if ctx ends first. The error is
-// about holds that were no longer held, or whose release is not confirmed.
+// about holds that were no longer held, or whose release is not confirmed. If they were acquired
+// with AcquireArgs.Quiet, each is released as by ReleaseQuiet, and Release does not block.
 func (hs Holds) Release(ctx context.Context) error {
 	if len(hs) == 0 {
 		return nil
@@ -78,8 +78,12 @@ func (hs Holds) Release(ctx context.Context) error {
 	var keys []string
 	var fences []uint64
 	for _, h := range hs {
-		if !h.giveUp() {
-			errs = append(errs, h.Release(ctx)) // does not block
+		if h.quiet {
+			errs = append(errs, h.ReleaseQuiet())
+			continue
+		}
+		if held, _ := h.giveUp(); !held {
+			errs = append(errs, h.releaseLost())
 			continue
 		}
 		keys, fences = append(keys, h.key), append(fences, h.Fence())

@@ -195,7 +195,7 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		r.Rows, r.Next, err = m.List()
 	case protocol.OpStored:
 		r.Stored, r.Next, err = m.Stored()
-	default: // release, ping
+	default: // release, ping, force-unlock
 		r.Number, err = m.Number()
 	}
 	return err
@@ -286,6 +286,12 @@ func (c *Client) push(m *protocol.Message) error {
 			return fmt.Errorf("read lost: %w", err)
 		}
 		c.lost(Lost{key, owner, fence, reason})
+	case protocol.EventReleaseFailed:
+		key, owner, fence, code, _, err := m.ReleaseFailed()
+		if err != nil {
+			return fmt.Errorf("read release-failed: %w", err)
+		}
+		c.releaseFailed(key, owner, fence, code)
 	case protocol.EventKeepalive:
 		until, left, err := m.Keepalive()
 		if err != nil {

@@ -25,6 +25,8 @@ type AcquireArgs struct {
 	// Keep is how long after the grant the key stays closed, even if the hold is released or this
 	// client ends before; rounded up to milliseconds. Not for AcquireMany.
 	Keep time.Duration
+	// Quiet makes Release of the hold quiet: see Hold.ReleaseQuiet. Only Lock and LockMany use it.
+	Quiet bool
 	// Traceparent is the caller's position in a trace, in the form of W3C Trace Context. It is not
 	// sent if it is malformed.
 	Traceparent string
@@ -111,13 +113,20 @@ func (c *Client) Release(ctx context.Context, a ReleaseArgs) (left uint64, err e
 	return exchange(ctx, c, keyedCall(q, a.Key, nil), numberOf)
 }
 
-// ReleaseQuiet sends a release and does not wait for the result. This saves a round trip if
-// another acquire follows. It does not block. An error means that nothing was sent.
+// ReleaseQuiet sends a quiet release: the daemon does not answer it, and OnLost reports a failure.
+// This saves a round trip if another acquire follows. It does not block. An error means that
+// nothing was sent.
 func (c *Client) ReleaseQuiet(a ReleaseArgs) error {
+	return c.releaseWith(a, a.flags()|protocol.FlagQuiet)
+}
+
+// releaseUnheard sends a release, and ignores the answer.
+func (c *Client) releaseUnheard(a ReleaseArgs) error { return c.releaseWith(a, a.flags()) }
+
+func (c *Client) releaseWith(a ReleaseArgs, flags uint64) error {
 	c.mu.Lock()
 	_, err := c.putLocked(&protocol.Request{Op: protocol.OpRelease, Key: []byte(a.Key), Owner: a.Owner,
-		Fence: a.Fence,
-		Flags: a.flags() | protocol.FlagQuiet})
+		Fence: a.Fence, Flags: flags})
 	if err != nil {
 		c.mu.Unlock()
 		return err
@@ -181,6 +190,16 @@ func (c *Client) inspect(
 ) (protocol.State, error) {
 	q := protocol.Request{Op: protocol.OpInspect, Mode: mode, Flags: flags}
 	return exchange(ctx, c, keyedCall(q, key, nil), func(r *Reply) protocol.State { return r.State })
+}
+
+// ForceUnlock ends all holds of a key on this host by force: of its semaphore if mode is Permit,
+// else of its lock. If fence is not 0, it ends only the holds with that fence. It returns how many
+// it has ended. The error is ErrDenied unless this user may unlock by force.
+func (c *Client) ForceUnlock(
+	ctx context.Context, key string, mode protocol.Mode, fence uint64,
+) (ended uint64, err error) {
+	q := protocol.Request{Op: protocol.OpForceUnlock, Mode: mode, Fence: fence}
+	return exchange(ctx, c, keyedCall(q, key, nil), numberOf)
 }
 
 // AcquireMany acquires all the keys or none; a.Key is not used. A failure's Detail is the index

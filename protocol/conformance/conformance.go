@@ -68,7 +68,7 @@ const (
 func All() []Scenario {
 	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios,
 		permitScenarios, lossScenarios,
-		validityScenarios, requestScenarios)
+		validityScenarios, requestScenarios, quietScenarios)
 }
 
 // Abilities lists the features that a client may leave out, each with its meaning.
@@ -87,6 +87,8 @@ var Abilities = [][2]string{
 	{"keep", "keep_ms in acquire, now in release, and the command release_detached"},
 	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
 	{"events", "tells of each lost hold by itself, with a lost event"},
+	{"quiet", "quiet in release: the client does not wait for the daemon"},
+	{"unlock", "the command force_unlock"},
 	{"fork", "the command fork, if its language can fork"},
 	{"exec", "programs that it runs inherit descriptors that are not close-on-exec (on the JVM they do not)"},
 }

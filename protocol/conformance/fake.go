@@ -380,8 +380,13 @@ func (f *fake) grantFor(left uint64, fence uint64) *protocol.Grant {
 // give answers an acquire, renew or downgrade with a grant.
 func (q asked) give(g *protocol.Grant) { q.c.answer(q.ID, protocol.AppendGrant(nil, q.ID, g)) }
 
-// refuse answers a request with a failure.
+// refuse answers a request with a failure, or pushes the failure of a quiet release.
 func (q asked) refuse(c protocol.Code) {
+	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
+		q.c.send(protocol.AppendReleaseFailed(nil, string(q.Key), q.Owner, q.Fence, c,
+			"as the scenario says"))
+		return
+	}
 	q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c, "as the scenario says", -1))
 }
 

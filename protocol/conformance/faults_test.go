@@ -127,6 +127,10 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"looks-away-on-release", "M51", "expired-released", "is success"},
 	{"releases-what-ran-out-as-the-daemon-says", "M51",
 		"expired-released expired-stays-lost lost-re-entry fixed-end", "is success"},
+	{"waits-for-quiet-releases", "M26", "quiet-release", "and the flags 0"},
+	{"unlocks-every-fence", "M26", "force-unlock", "its answer says otherwise"},
+	{"ends-holds-by-failed-releases", "M53", "quiet-release-failed", "of an earlier hold has failed"},
+	{"releases-lost-holds-quietly", "M54", "quiet-release-expired", "a quiet release of it"},
 	{"stays-after-fatal", "S1", "fatal", "close its end"},
 	{"stays-when-the-daemon-hangs-up", "S1", "connection-lost", "close its end"},
 	{"answers-no-keepalives", "S2", "heartbeat heartbeat-kept", "keepalive"},
@@ -135,6 +139,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"keeps-what-came-late", "S3", "expired-released", "came when its deadline had passed"},
 	{"keeps-what-was-forced", "S4", "forced-released", "ended by force"},
 	{"tells-nothing", "S5", "lost", "the lost event"},
+	{"ignores-failed-releases", "S6", "quiet-release-failed", "the lost event"},
+	{"tells-of-losses-that-cross", "S6", "quiet-release-failed", "has the reason"},
 }
 
 // TestFaultsAreFound shows that the runner finds each fault, and that each scenario finds at least

@@ -27,7 +27,7 @@ func TestNodeExample(t *testing.T) {
 			err)
 	}
 	example := []string{node, filepath.Join(nodeDir, "conformance.mjs")}
-	passes(t, Options{Command: example}, "many", "any", "keep", "permits", "fork")
+	passes(t, Options{Command: example}, "many", "any", "keep", "permits", "fork", "quiet", "unlock")
 }
 
 // TestNodeExampleIsShort checks the length that the example and PROTOCOL.md state.

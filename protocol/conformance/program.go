@@ -43,7 +43,8 @@ type Answer struct {
 	Fences []Fence  `json:"fences"`
 	Codes  []string `json:"codes"`
 	Held   *bool    `json:"held"`
-	PID    int      `json:"pid"` // fork
+	PID    int      `json:"pid"`   // fork
+	Ended  *uint64  `json:"ended"` // force_unlock
 }
 
 // Event is a line that the client prints without being asked.

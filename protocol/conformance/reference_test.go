@@ -49,6 +49,7 @@ type command struct {
 	Fence   Fence    `json:"fence"`
 	Fences  []Fence  `json:"fences"`
 	Target  int      `json:"target"`
+	Quiet   bool     `json:"quiet"`
 }
 
 func runReference(socket string, can []string) {
@@ -154,6 +155,9 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		}
 		r.keep(h.Key(), q.Owner, h)
 		return map[string]any{"key": h.Key(), "fence": Fence(h.Fence())}, nil
+	case "force_unlock":
+		n, err := c.ForceUnlock(ctx, q.Key, protocol.Exclusive, uint64(q.Fence))
+		return map[string]any{"ended": n}, err
 	case "acquire_many":
 		hs, err := c.LockMany(ctx, q.Keys, q.args())
 		fences := make([]Fence, len(hs))
@@ -183,8 +187,11 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 		r.mu.Lock()
 		r.released[h] = true
 		r.mu.Unlock()
-		if q.Now {
+		switch {
+		case q.Now:
 			return nil, h.ReleaseNow(ctx)
+		case q.Quiet:
+			return nil, h.ReleaseQuiet()
 		}
 		return nil, h.Release(ctx)
 	case "renew":

@@ -111,11 +111,7 @@ func (f *fake) vectorRelease(v *vector) {
 	_, fence := f.hold(want{key: v.name}, f.grantAt(0, 77))
 	p := f.t.release(v.name, fence)
 	q := f.expect(protocol.OpRelease, "the release of "+v.name)
-	if q.Flags&protocol.FlagQuiet == 0 {
-		q.c.answer(q.ID, v.with(atID, q.ID))
-	} else {
-		q.c.send(v.with(atID, q.ID))
-	}
+	q.c.answer(q.ID, v.with(atID, q.ID))
 	if v.fields.Code == int(protocol.NotHeld) {
 		p.fails("not_held")
 		return

@@ -43,9 +43,11 @@ func (r *tracer) saw(b []byte) {
 
 var opNames = map[uint64]string{1: "hello", 2: "acquire", 3: "release", 4: "renew", 5: "downgrade",
 	6: "cancel", 7: "inspect",
-	8: "acquire-many", 9: "release-many", 10: "ping", 11: "list", 12: "stored", 13: "acquire-any"}
+	8: "acquire-many", 9: "release-many", 10: "ping", 11: "list", 12: "stored", 13: "acquire-any",
+	14: "force-unlock"}
 
-var eventNames = map[uint64]string{64: "lost", 65: "keepalive", 66: "going-away", 67: "fatal"}
+var eventNames = map[uint64]string{64: "lost", 65: "keepalive", 66: "going-away", 67: "fatal",
+	68: "release-failed"}
 
 // frameText returns a payload as text: its name, and its array in a form like JSON.
 func frameText(from byte, payload []byte) string {

@@ -223,7 +223,7 @@ func (c *client) odd() {
 	if live := c.live(); len(live) > 0 {
 		h = live[w.pick(len(live))]
 	}
-	switch w.pick(13) {
+	switch w.pick(14) {
 	case 0, 1:
 		c.renew(h)
 	case 2, 3:
@@ -252,6 +252,10 @@ func (c *client) odd() {
 		}
 	case 12:
 		c.wrong()
+	case 13:
+		if w.chance(200) { // rarely: it ends what others do
+			c.forceUnlock()
+		}
 	}
 }
 
@@ -355,6 +359,10 @@ func (c *client) staleRelease(h *hold) {
 		return
 	}
 	p.Key, p.Owner = []byte(q.key.name), q.owner
+	if c.w.chance(300) { // as no client should, but the daemon has to report each
+		q.quiet, q.doomed = true, true
+		p.Flags = protocol.FlagQuiet
+	}
 	c.send(q, p)
 }
 

@@ -149,6 +149,10 @@ func (c *client) failed(q *request, code protocol.Code) {
 			(code != protocol.Limit || c.w.p.MaxHolds > 1000 && !c.w.p.Queries) {
 			bad()
 		}
+	case protocol.OpForceUnlock:
+		if code != protocol.Denied || isOperator(c.uid) {
+			bad()
+		}
 	default:
 		bad()
 	}

@@ -341,6 +341,10 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		if q.op == protocol.OpAcquire && g.Count == 1 {
 			h.grants = append(h.grants, granted{k, q, q.key, g.Fence})
 		}
+	case protocol.OpForceUnlock:
+		if n, err := m.Number(); err == nil {
+			h.unlocked(q.key, int(n))
+		}
 	case protocol.OpAcquireMany:
 		gs, err := m.Grants()
 		if err != nil || len(gs) != len(q.keys) {

@@ -25,7 +25,7 @@ func quiet(t *testing.T) (w *World, a, b *client) {
 	}
 	w.p.Calm, w.p.MaxHold = true, 0
 	for _, c := range w.clients[:2] {
-		c.k = &conn{h: c.h, gen: c.h.gen, c: c, forced: make(map[grantID]int)}
+		c.k = newConn(c)
 		c.known = make(map[grantID]*hold)
 	}
 	return w, w.clients[0], w.clients[1]
@@ -82,6 +82,17 @@ func (c *client) keeps(h *hold, d int64) *kept {
 	c.h.kept[id], c.h.audit[id] = x, 1
 	c.w.kept = append(c.w.kept, x)
 	return x
+}
+
+func releaseFailed(h *hold, code protocol.Code) []byte {
+	return protocol.AppendReleaseFailed(nil, h.key.name, h.owner, h.fence, code, "")
+}
+
+// releasesQuietly has the client send a quiet release of a hold.
+func (c *client) releasesQuietly(h *hold) {
+	c.givesUp(h, true)
+	id := grantID{h.key, h.owner, h.fence}
+	c.k.quiet[id] = append(c.k.quiet[id], &request{op: protocol.OpRelease, key: h.key, holds: []*hold{h}})
 }
 
 const exclusive, shared, permit = protocol.Exclusive, protocol.Shared, protocol.Permit
@@ -297,6 +308,10 @@ var histories = []struct {
 	{"forced", "nobody has unlocked it", func(t *testing.T, w *World, a, b *client) {
 		a.hears(t, lost(a.takes(t, exclusive, 5<<10), protocol.LostForced))
 	}},
+	{"forced", "one hold is ended, and two are said to be", func(t *testing.T, w *World, a, b *client) {
+		a.h.forced[w.keys[0].name] = 1
+		a.h.unlocked(w.keys[0], 2)
+	}},
 	{"forced", "its holder is not told", func(t *testing.T, w *World, a, b *client) {
 		h := a.takes(t, exclusive, 5<<10)
 		a.k.forced[grantID{h.key, h.owner, h.fence}]++
@@ -307,6 +322,30 @@ var histories = []struct {
 		a.k.forced[grantID{h.key, h.owner, h.fence}]++
 		a.hears(t, lost(h, protocol.LostForced))
 		a.hasBeenTold()
+	}},
+	{"one push", "a quiet release fails that was not sent", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, releaseFailed(a.takes(t, exclusive, 5<<10), protocol.NotHeld))
+	}},
+	{"one push", "a quiet release fails twice", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.releasesQuietly(h)
+		a.hears(t, releaseFailed(h, protocol.Unknown))
+		a.hears(t, releaseFailed(h, protocol.NotHeld))
+	}},
+	{"one push", "the failure of a quiet release is not told", func(t *testing.T, w *World, a, b *client) {
+		w.p.Calm = false
+		h := a.takes(t, exclusive, 5<<10)
+		a.releasesQuietly(h)
+		a.hears(t, lost(h, protocol.LostExpired))
+		a.hasReadFailures()
+	}},
+	{"", "… and is told", func(t *testing.T, w *World, a, b *client) {
+		w.p.Calm = false
+		h := a.takes(t, exclusive, 5<<10)
+		a.releasesQuietly(h)
+		a.hears(t, lost(h, protocol.LostExpired))
+		a.hears(t, releaseFailed(h, protocol.NotHeld))
+		a.hasReadFailures()
 	}},
 	{"bounded", "a handoff too many since another host wants the key",
 		func(t *testing.T, w *World, a, b *client) {

@@ -72,7 +72,8 @@ type hold struct {
 type request struct {
 	id        uint64
 	op        protocol.Op
-	quiet     bool  // release: answered only if it fails
+	quiet     bool  // release: not answered; a failure is pushed
+	doomed    bool  // quiet: it has to fail
 	k         *conn // acquire: once it has reached the daemon
 	seq       int   // the same: its place among those that did
 	came      int64 // the same: when
@@ -148,8 +149,7 @@ func (c *client) connect() {
 		}
 		return
 	}
-	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request),
-		forced: make(map[grantID]int)}
+	c.k = newConn(c)
 	c.h.conns = append(c.h.conns, c.k)
 	c.greeted, c.nextID = false, 0
 	c.unread = c.unread[:0]
@@ -176,7 +176,8 @@ func (c *client) send(q *request, p *protocol.Request) {
 		p.Op = q.op
 	}
 	if q.quiet {
-		c.k.quiet[q.id] = q
+		id := grantID{q.key, q.owner, p.Fence}
+		c.k.quiet[id] = append(c.k.quiet[id], q)
 	} else {
 		c.calls = append(c.calls, q)
 		c.k.calls = append(c.k.calls, q)

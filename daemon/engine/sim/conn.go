@@ -31,9 +31,15 @@ type conn struct {
 	left         bool   // the client has gone
 	ended        bool   // the daemon has released everything
 
-	forced map[grantID]int     // what was unlocked by force, and the client has not read yet
-	calls  []*request          // by the client, not answered yet, as the daemon may look them up
-	quiet  map[uint64]*request // by the client, which will be answered only if they fail
+	forced map[grantID]int // what was unlocked by force, and the client has not read yet
+	calls  []*request      // by the client, not answered yet, as the daemon may look them up
+	// quiet has the client's quiet releases, without the ones that it knows to have failed.
+	quiet map[grantID][]*request
+}
+
+func newConn(c *client) *conn {
+	return &conn{h: c.h, gen: c.h.gen, c: c, forced: make(map[grantID]int),
+		quiet: make(map[grantID][]*request)}
 }
 
 // stream has the bytes on their way in one direction.
@@ -298,7 +304,7 @@ func (k *conn) call(id uint64) *request {
 			return q
 		}
 	}
-	return k.quiet[id]
+	return nil
 }
 
 func (k *conn) answered(q *request) {

@@ -87,8 +87,8 @@ const (
 	tooSlow                     // sessions ended because the client did not read
 	wrongRequests               // requests that cannot be done
 	usedUp                      // last fences of a base on stores that cannot give another
-	quietReleases               // releases answered only if they fail
-	quietFailures               // … and did
+	quietReleases               // releases without an answer
+	quietFailures               // … that have failed
 	outages                     // stores found to be down
 	degraded                    // grants by a host alone
 	permits                     // of semaphores granted
@@ -146,7 +146,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"multi-acquires granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own",
 	"sessions cut as too slow", "wrong requests", "fence bases used up",
-	"quiet releases", "quiet releases answered",
+	"quiet releases", "quiet releases that failed",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss",
 	"overlaps of degraded holds",
 	"grants of lingering leases", "short-lived joins", "bad reloads", "stores dropped",
@@ -216,8 +216,10 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for i, n := range c.Tallies {
 		row("seen", tally(i).String(), n)
 	}
-	for op := protocol.OpHello; op <= protocol.OpAcquireAny; op++ {
-		row("requests", requestNames[op], c.Requests[op])
+	for op, name := range requestNames {
+		if name != "" { // 0 is no op
+			row("requests", name, c.Requests[op])
+		}
 	}
 	for code := protocol.OK; code <= protocol.Overlong; code++ {
 		row("replies", code.String(), c.Replies[code])
@@ -225,7 +227,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for code := protocol.Draining; code <= protocol.TooSlow; code++ {
 		row("fatals", code.String(), c.Fatals[code])
 	}
-	for i, name := range [...]string{"lost", "keepalive", "going-away", "fatal"} {
+	for i, name := range [...]string{"lost", "keepalive", "going-away", "fatal", "release-failed"} {
 		row("pushes", name, c.Pushes[i])
 	}
 	for r := protocol.LostExpired; r <= protocol.LostSilent; r++ {
@@ -274,7 +276,7 @@ func (c *Counts) flagged(p *protocol.Request) {
 
 var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel",
 	"inspect", "acquire-many",
-	"release-many", "ping", "list", "stored", "acquire-any"}
+	"release-many", "ping", "list", "stored", "acquire-any", "force-unlock"}
 
 // never has the events that no run can show, with the reasons.
 var never = map[string]string{

@@ -88,6 +88,7 @@
 //   - every wait ends: every request is answered within its wait and 30 s, frozen time excluded;
 //   - nothing left: when all sessions have ended, tables, lanes, schedules and the store are empty;
 //   - forced: a hold that an operator ends is lost as forced, and no other hold is;
+//   - one push: each quiet release that has to fail is reported once, and no other one is;
 //   - lost, lost once, lost in time, lost before grant, after lost: a loss has a cause, so without
 //     faults there is none. The client is told once, after the grant and before any other message
 //     shows the loss. The loss is final;

@@ -176,6 +176,7 @@ func (w *World) finish() {
 		}
 		c.hasBeenTold()
 		c.hasNothing()
+		c.hasReadFailures()
 		c.gen++
 		c.close()
 	}

@@ -47,6 +47,7 @@ type host struct {
 	bases    map[baseOf]*link  // where leases are, or were
 	audit    map[audited]int   // holds that have begun in the audit log
 	released map[audited]bool  // … and that have been released; may be called lost once more
+	forced   map[string]int    // holds ended by force of which no answer has told, by key
 	began    map[uint64]int64  // when the latest hold of a session began
 	since    map[audited]int64 // by the clock, when holds began; with keeps
 	kept     map[audited]*kept // holds with keeps
@@ -65,7 +66,7 @@ func (w *World) newHost(id int) *host {
 		waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link),
 		audit: make(map[audited]int), since: make(map[audited]int64),
 		kept: make(map[audited]*kept), released: make(map[audited]bool),
-		began: make(map[uint64]int64), strict: make(map[string]int64)}
+		forced: make(map[string]int), began: make(map[uint64]int64), strict: make(map[string]int64)}
 	h.own = w.newStore(likeEmbedded)
 	h.start()
 	return h
@@ -100,6 +101,7 @@ func (h *host) start() {
 	h.anys, h.named = nil, make(map[*key]*request)
 	clear(h.audit)
 	clear(h.released)
+	clear(h.forced)
 	clear(h.began)
 	clear(h.strict)
 	h.conf = h.w.conf
@@ -135,6 +137,7 @@ func (h *host) newEngine() {
 	}
 	h.eng.Observe(observer{h})
 	h.eng.SetAudit(true)
+	h.eng.SetOperators(operators)
 }
 
 // at has the present daemon do something at a time, or when it is no longer frozen.

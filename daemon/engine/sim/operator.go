@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 )
@@ -18,7 +19,8 @@ func (h *host) force() {
 		fence = k.holds[w.pick(n)].fence
 	}
 	h.after(0, func() {
-		ended, _ := h.eng.Force(k.name, k.permits > 0, fence)
+		ended, _ := h.eng.Force(k.name, k.permits > 0, fence, engine.Unknown)
+		h.forced[k.name] -= len(ended)
 		if len(ended) == 0 {
 			return
 		}
@@ -30,14 +32,52 @@ func (h *host) force() {
 			if fence != 0 && o.Fence != fence {
 				w.fail("forced", k.name, "fence %d was ended, and only %d was to be", o.Fence, fence)
 			}
-			i := slices.IndexFunc(h.conns, func(c *conn) bool {
-				return c.s != nil && c.s.ID() == o.Session.ID
-			})
-			if i >= 0 { // else the daemon is going, and has closed its side
-				h.conns[i].forced[grantID{k, o.Owner, o.Fence}]++
-			}
 		}
 	})
+}
+
+// Unlocked records that an operator has ended a hold by force.
+func (o observer) Unlocked(u *cache.Held, _ engine.Peer) {
+	h, k := o.h, o.h.w.key(u.Key)
+	h.forced[u.Key]++
+	if c := h.connOf(u.Session.ID); c != nil { // else the daemon is going, and has closed its side
+		c.forced[grantID{k, u.Owner, u.Fence}]++
+	}
+}
+
+// UnlockDenied checks that a client may not unlock by force.
+func (o observer) UnlockDenied(by engine.Peer) {
+	if isOperator(by.UID) {
+		o.h.w.fail("forced", "", "user %d may unlock by force, and is denied", by.UID)
+	}
+}
+
+// operators may unlock by force: some clients of a world with several users, and all of a world in
+// which users do not matter.
+var operators = engine.Access{Users: []int{-1, 0}}
+
+func isOperator(uid int) bool { return slices.Contains(operators.Users, uid) }
+
+// forceUnlock has a client unlock a key by force.
+func (c *client) forceUnlock() {
+	w := c.w
+	q := &request{op: protocol.OpForceUnlock, key: c.h.annoying()}
+	p := &protocol.Request{Key: []byte(q.key.name)}
+	if q.key.permits > 0 {
+		p.Mode = protocol.Permit
+	}
+	if n := len(q.key.holds); n > 0 && w.chance(500) {
+		p.Fence = q.key.holds[w.pick(n)].fence
+	}
+	c.send(q, p)
+}
+
+// unlocked checks the answer to a force-unlock when the daemon sends it.
+func (h *host) unlocked(k *key, ended int) {
+	if h.forced[k.name] -= ended; h.forced[k.name] < 0 {
+		h.w.fail("forced", k.name, "%d holds more are said to have ended by force than have",
+			-h.forced[k.name])
+	}
 }
 
 // annoying returns a key that an operator might unlock. In most cases a client here holds it, and

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/locksidecar/locksidecar/protocol"
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
 
 // How a client handles pushes.
 
@@ -38,6 +42,15 @@ func (c *client) push(m protocol.Message) {
 		}
 		c.close()
 		c.reconnect()
+	case protocol.EventReleaseFailed:
+		var name string
+		var id grantID
+		var code protocol.Code
+		if name, id.owner, id.fence, code, _, err = m.ReleaseFailed(); err == nil {
+			id.key = w.key(name)
+			w.say(id.key, "client %d: the quiet release of fence %d has failed: %v", c.id, id.fence, code)
+			c.releaseFailed(id, code)
+		}
 	default:
 		w.fail("protocol", "", "unknown event %d", m.Event)
 	}
@@ -63,6 +76,11 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 			h.fence)
 	}
 	c.w.lostCheck(h, why)
+	if id.fence != 0 { // without one, it may be another hold
+		for _, q := range c.k.quiet[id] {
+			q.doomed = true // the loss has crossed it
+		}
+	}
 	c.forget(h)
 	c.notSoon(h)
 	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil &&
@@ -71,6 +89,34 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 		// new hold. A real client waits for its owner to give the lost hold up.
 		c.w.counts.Tallies[reacquired]++
 		c.acquire(h.key, h.owner)
+	}
+}
+
+// releaseFailed handles the failure of a quiet release. Each is told once.
+func (c *client) releaseFailed(id grantID, code protocol.Code) {
+	sent := c.k.quiet[id]
+	if len(sent) == 0 {
+		c.w.fail("one push", "", "client %d is told that a quiet release of fence %d has failed, and has sent none, or knows it", c.id, id.fence)
+		return
+	}
+	i := max(0, slices.IndexFunc(sent, func(q *request) bool { return q.doomed }))
+	q := sent[i]
+	c.k.quiet[id] = slices.Delete(sent, i, i+1)
+	c.w.counts.Tallies[quietFailures]++
+	c.notReleased(q, q.holds[0], code)
+}
+
+// hasReadFailures checks, at the end of a run, that the client was told of each quiet release that
+// had to fail.
+func (c *client) hasReadFailures() {
+	if c.k == nil || c.w.failure != nil {
+		return
+	}
+	for id, sent := range c.k.quiet {
+		if slices.ContainsFunc(sent, func(q *request) bool { return q.doomed }) {
+			c.w.fail("one push", id.key.name, "client %d has never been told that its quiet release of fence %d has failed", c.id, id.fence)
+			return
+		}
 	}
 }
 

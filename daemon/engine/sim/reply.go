@@ -13,18 +13,14 @@ func (c *client) handle(m protocol.Message) {
 		c.push(m)
 		return
 	}
-	q := c.k.quiet[m.ID]
-	if q != nil {
-		delete(c.k.quiet, m.ID)
-		c.w.counts.Tallies[quietFailures]++
-	} else if i := slices.IndexFunc(c.calls, func(q *request) bool { return q.id == m.ID }); i >= 0 {
-		q = c.calls[i]
-		c.calls = slices.Delete(c.calls, i, i+1)
-		c.k.answered(q)
-	} else {
+	i := slices.IndexFunc(c.calls, func(q *request) bool { return q.id == m.ID })
+	if i < 0 {
 		c.w.fail("one reply", "", "client %d reads a reply to %d, which is not in flight", c.id, m.ID)
 		return
 	}
+	q := c.calls[i]
+	c.calls = slices.Delete(c.calls, i, i+1)
+	c.k.answered(q)
 	c.w.counts.Replies[min(int(m.Code), 31)]++
 	c.w.note(kindReply, q.key, uint64(c.id)<<8|uint64(m.Code), q.id)
 	c.w.say(q.key, "client %d: %s %d answered %v", c.id, requestNames[q.op], q.id, m.Code)
@@ -36,11 +32,6 @@ func (c *client) handle(m protocol.Message) {
 		if m.Code != q.wrong && (m.Code != protocol.Denied || c.w.p.Users <= 1) {
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
 		}
-		return
-	}
-	if q.quiet && m.Code == protocol.OK {
-		c.w.fail("one reply", q.key.name, "client %d: a quiet release that did not fail is answered",
-			c.id)
 		return
 	}
 	if q.detached != nil {
@@ -94,7 +85,7 @@ func (c *client) handle(m protocol.Message) {
 		if err == nil {
 			c.inspected(q, &s)
 		}
-	case protocol.OpPing:
+	case protocol.OpPing, protocol.OpForceUnlock:
 		_, err = m.Number()
 	case protocol.OpList:
 		_, _, err = m.List()

@@ -27,6 +27,7 @@ type command struct {
 	Fence   uint64   `json:"fence,string"`
 	Fences  []string `json:"fences"`
 	Target  int      `json:"target"`
+	Quiet   bool     `json:"quiet"`
 }
 
 // answer is the reply to a command.
@@ -40,6 +41,7 @@ type answer struct {
 	Codes  []string `json:"codes,omitempty"`
 	Held   *bool    `json:"held,omitempty"`
 	PID    int      `json:"pid,omitempty"`
+	Ended  *uint64  `json:"ended,omitempty"`
 }
 
 type event struct {
@@ -164,7 +166,7 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 		a.Codes, err = c.releaseMany(q.Keys, q.Owner, fences)
 		return err
 	case "release":
-		return c.release(n)
+		return c.release(n, q.Quiet)
 	case "renew":
 		h, err := c.change(n, 4, q.TTL)
 		if err == nil {
@@ -173,6 +175,10 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 		return err
 	case "downgrade":
 		_, err := c.change(n, 5)
+		return err
+	case "force_unlock":
+		ended, err := c.forceUnlock(q.Key, q.Fence)
+		a.Ended = &ended
 		return err
 	case "fork":
 		return c.fork(a)

@@ -285,7 +285,7 @@ func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	return true
 }
 
-func (c *Client) release(n name) error {
+func (c *Client) release(n name, quiet bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.find(n)
@@ -307,6 +307,11 @@ func (c *Client) release(n name) error {
 	}
 	if c.fault.is("never-releases") {
 		h.over = true
+		return nil
+	}
+	if quiet && last && !c.fault.is("waits-for-quiet-releases") {
+		h.count, h.over = 0, true
+		_, _ = h.c.send(3, nil, h.key, h.owner, h.fence, 4)
 		return nil
 	}
 	if last {
@@ -354,7 +359,11 @@ func (c *Client) letGoLost(h *hold) error {
 		h.over = true
 	}
 	if tell {
-		cl, err := h.c.send(3, nil, h.key, h.owner, h.fence, 0)
+		flags := 0
+		if c.fault.is("releases-lost-holds-quietly") {
+			flags = 4
+		}
+		cl, err := h.c.send(3, nil, h.key, h.owner, h.fence, flags)
 		if err == nil {
 			c.mu.Unlock()
 			said := <-cl.done
@@ -368,6 +377,27 @@ func (c *Client) letGoLost(h *hold) error {
 		return nil
 	}
 	return why
+}
+
+func (c *Client) forceUnlock(key string, fence uint64) (ended uint64, err error) {
+	cn, err := c.connect()
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fault.is("unlocks-every-fence") {
+		fence = 0
+	}
+	cl, err := cn.send(14, &call{take: func(f *fields) error { ended = f.num(); return f.done() }},
+		key, 0, fence)
+	if err != nil {
+		return 0, err
+	}
+	c.mu.Unlock()
+	err = <-cl.done
+	c.mu.Lock()
+	return ended, err
 }
 
 // change sends a renewal or a downgrade.

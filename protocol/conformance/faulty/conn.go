@@ -364,12 +364,36 @@ func (c *conn) push(event uint64, f *fields) error {
 			return nil
 		}
 		return failure(named(codes[:], "code_", code))
+	case 68:
+		n := name{f.text(), f.num(), 0}
+		n.fence = f.num()
+		code := f.num()
+		f.text()
+		if err := f.done(); err != nil {
+			return err
+		}
+		c.releaseFailed(n, named(codes[:], "code_", code))
 	default:
 		if fault.is("refuses-unknown-events") {
 			return errBad
 		}
 	}
 	return nil
+}
+
+// releaseFailed reports that a quiet release of the hold n has failed.
+func (c *conn) releaseFailed(n name, code string) {
+	fault := c.client.fault
+	if fault.is("ends-holds-by-failed-releases") {
+		c.lost(name{n.key, n.owner, c.client.newest[n.key]}, "gone", 2)
+	}
+	reason := "gone"
+	if code == "unknown" {
+		reason = "unconfirmed"
+	}
+	if !fault.is("ignores-failed-releases") {
+		c.client.say(event{Event: "lost", Key: n.key, Owner: n.owner, Fence: n.fence, Reason: reason})
+	}
 }
 
 // lost handles a lost push for the hold n.

@@ -117,7 +117,7 @@ func (h *hold) revive() {
 
 // lose ends the hold if it has not been released. It reports only the first reason, and only once.
 func (h *hold) lose(reason string) {
-	if h.over || h.lost != "" {
+	if h.over && !h.c.client.fault.is("tells-of-losses-that-cross") || h.lost != "" {
 		return
 	}
 	h.lost = reason

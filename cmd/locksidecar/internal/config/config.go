@@ -33,6 +33,7 @@ type Config struct {
 	Drain           time.Duration
 	KeepOverRestart bool // holds pass to the next process through the service manager
 	Limits          Limits
+	Operators       Operators
 	Log             Log
 
 	from map[string]string // where each setting was set, by its path; has no defaults
@@ -52,6 +53,10 @@ type Limits struct {
 	// These limits are for all connections of a user together; 0 means no limit.
 	UserConns, UserHolds, UserWaiters, UserRate int
 }
+
+// Operators are users who may unlock by force, by name or number, besides root and the daemon's own
+// user.
+type Operators struct{ Users, Groups []string }
 
 // Log has the settings of the daemon's log.
 type Log struct {
@@ -168,6 +173,12 @@ func (c *Config) check() error {
 	c.checkNamespaces(fault)
 	c.checkAdmin(fault)
 	c.checkClasses(fault)
+	if _, err := UIDs(c.Operators.Users); err != nil {
+		fault("operators.users", "%v", err)
+	}
+	if _, err := GIDs(c.Operators.Groups); err != nil {
+		fault("operators.groups", "%v", err)
+	}
 	return errors.Join(faults...)
 }
 

@@ -71,7 +71,7 @@ func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 		"keep_over_restart": "true", "log.keys": "hashed",
 		"max_handoffs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9",
 		"outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192",
-		"limits.out_buffer": "8192"}
+		"limits.out_buffer": "8192", "operators.users": "1,2", "operators.groups": "3"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
 		switch {

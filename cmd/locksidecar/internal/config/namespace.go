@@ -69,9 +69,9 @@ var policyFields = []Field[Policy]{
 		"for no limit",
 		More:    "After that the hold is lost (reason `too_long`).",
 		Example: "5m", value: func(p *Policy) value { return durationOrNone(&p.MaxHold, shortestHold) }},
-	{Path: "heartbeat", Help: "a client that sends nothing for this long loses its holds; 0 for " +
-		"no heartbeat",
-		More: "The reason is `silent`. This applies even while the connection is open. Clients that " +
+	{Path: "heartbeat", Help: "a client that sends nothing for this long, even on an open " +
+		"connection, loses its holds; 0 for no heartbeat",
+		More: "The reason is `silent`. Clients that " +
 			"answer every keepalive, such as ours, lose no holds when a reload adds a heartbeat. " +
 			"Time in which `limits.max_user_rate` delays requests does not count.",
 		Example: "15s", value: func(p *Policy) value {
@@ -79,8 +79,8 @@ var policyFields = []Field[Policy]{
 		}},
 	{Path: "max_handoffs", Flag: "max-handoffs",
 		Help: "maximum number of local handoffs of a lock while another host waits for it",
-		More: "Not used on Redlock, where a host does not notice that another one waits: " +
-			"handoffs end after 500 ms there. The same holds for `max_handoff_time`.",
+		More: "This and `max_handoff_time` are not used on Redlock, where a host does not notice " +
+			"that another one waits: handoffs end after 500 ms.",
 		Example: "16", value: func(p *Policy) value { return number(&p.MaxHandoffs, 1, 768) }},
 	{Path: "max_handoff_time", Flag: "max-handoff-time",
 		Help: "maximum time for local handoffs of a lock while another host waits for it",
@@ -105,8 +105,7 @@ var policyFields = []Field[Policy]{
 		Example: "true", value: func(p *Policy) value { return yesno(&p.Interop) }},
 	{Path: "fence_epoch", Help: "raises fences; set the same value on every host and never lower " +
 		"it",
-		More: "Use it when keys move to a store whose fences would be smaller than the " +
-			"previous store's.",
+		More:    "Use it when keys move to a store whose fences would be smaller.",
 		Example: "4000000000000000", value: func(p *Policy) value { return fence(&p.FenceEpoch) }},
 	{Path: "outage", Flag: "outage", Help: "when the store is down: fail refuses acquires; local " +
 		"lets this host grant alone, without fences",
@@ -115,11 +114,10 @@ var policyFields = []Field[Policy]{
 		Example: "local", value: func(p *Policy) value { return choice(&p.Outage, "fail", "local") }},
 	{Path: "outage_after", Help: "how long the store must be down before this host grants alone",
 		Example: "5s", value: func(p *Policy) value { return duration(&p.OutageAfter, 0, 0) }},
-	{Path: "users", Help: "users who may use the locks, by name or number, separated by commas; " +
-		"all users if users and groups are empty",
+	{Path: "users", Help: "users who may use the locks; all users if users and groups are empty",
 		More:    "If `users` or `groups` is set, users in neither are refused (`denied`).",
 		Example: "[1001, 1002]", value: func(p *Policy) value { return names(&p.Users) }},
-	{Path: "groups", Help: "groups whose members may use the locks, in the same form as users",
+	{Path: "groups", Help: "groups whose members may use the locks",
 		Example: "[1001]", value: func(p *Policy) value { return names(&p.Groups) }},
 }
 

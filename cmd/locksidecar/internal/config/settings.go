@@ -103,8 +103,8 @@ var settings = slices.Concat([]Setting{
 		Help:    "`group` of the socket, by name or number; empty for the daemon's own group",
 		Restart: true, Example: "app", value: func(c *Config) value { return text(&c.SocketGroup) }},
 	{Path: "admin_listen", Flag: "admin-listen",
-		Help: "`HOST:PORT` where the daemon serves metrics, health and the page on TCP, in " +
-			"addition to the admin socket",
+		Help: "`HOST:PORT` where the daemon serves metrics, health and the page on TCP, " +
+			"besides the admin socket",
 		More:    "It has no password.",
 		Restart: true, Example: "127.0.0.1:9402",
 		value: func(c *Config) value { return text(&c.AdminListen) }},
@@ -112,8 +112,7 @@ var settings = slices.Concat([]Setting{
 	{Path: "host_name", Flag: "host-name",
 		Help: "`name` that other hosts show for this host when it holds a lock; empty for the " +
 			"machine's own name",
-		More: "The daemon registers it in its stores. In a pod, use the node's name: it is " +
-			"more informative than the pod's.",
+		More:    "The daemon registers it in its stores. In a pod, use the node's name.",
 		Restart: true, Example: "web-3", value: func(c *Config) value { return text(&c.HostName) }},
 }, within(func(c *Config) *StoreSettings { return &c.Main }, storeFields),
 	within(func(c *Config) *Policy { return &c.Policy }, policyFields), []Setting{
@@ -141,30 +140,27 @@ var settings = slices.Concat([]Setting{
 			More:    "Requests that a store has not answered yet count, too.",
 			Example: "1000", value: func(c *Config) value { return number(&c.Limits.MaxWaiters, 1, 1<<30) }},
 		{Path: "limits.max_user_conns", Flag: "max-user-conns",
-			Help: "maximum number of simultaneous connections of one user; 0 for no limit",
-			More: "Users are identified by uid. All users that the daemon's user namespace " +
-				"does not map count as one.",
+			Help:    "maximum number of simultaneous connections of one user; 0 for no limit",
+			More:    "Users are uids; all that the daemon's user namespace does not map count as one.",
 			Example: "1024", value: func(c *Config) value { return number(&c.Limits.UserConns, 0, 1<<20) }},
 		{Path: "limits.max_user_holds", Flag: "max-user-holds",
-			Help: "maximum number of locks held by all connections of one user together; 0 " +
-				"for no limit",
+			Help:    "maximum number of locks held by all connections of one user; 0 for no limit",
 			Example: "100000", value: func(c *Config) value {
 				return number(&c.Limits.UserHolds, 0, 1<<30)
 			}},
 		{Path: "limits.max_user_waiters", Flag: "max-user-waiters",
-			Help: "maximum number of waiting acquires on all connections of one user " +
-				"together; 0 for no limit",
-			More: "Requests that a store has not answered yet count, even if no client waits " +
-				"for them any more.",
+			Help: "maximum number of waiting acquires on all connections of one user; 0 for " +
+				"no limit",
+			More:    "Requests that a store has not answered count, even if no client waits for them.",
 			Example: "10000", value: func(c *Config) value {
 				return number(&c.Limits.UserWaiters, 0, 1<<30)
 			}},
 		{Path: "limits.max_user_rate", Flag: "max-user-rate",
-			Help: "maximum number of requests per second on all connections of one user " +
-				"together; 0 for no limit",
+			Help: "maximum number of requests per second on all connections of one user; 0 for " +
+				"no limit",
 			More: "Excess requests are delayed, not refused, but each connection may always send " +
-				"one request per second. Each key of an acquire-many counts as a request, and a " +
-				"new connection counts as 20. Bursts of up to a tenth of a second's worth are " +
+				"one request per second. Each key of an acquire-many counts as one, a new " +
+				"connection as 20. Bursts of up to a tenth of a second's worth are " +
 				"not delayed. No lock is lost by the delay.",
 			Example: "20000", value: func(c *Config) value { return number(&c.Limits.UserRate, 0, 1<<30) }},
 		{Path: "limits.max_frame", Flag: "max-frame", Help: "maximum size of one message, in " +
@@ -179,6 +175,13 @@ var settings = slices.Concat([]Setting{
 			Example: "16777216", value: func(c *Config) value {
 				return number(&c.Limits.OutBuffer, 4<<10, 1<<30)
 			}},
+
+		{Path: "operators.users",
+			Help:    "users who may unlock by force, besides root and the daemon's own user",
+			Example: "[1001]", value: func(c *Config) value { return names(&c.Operators.Users) }},
+		{Path: "operators.groups",
+			Help:    "groups whose members may unlock by force",
+			Example: "[1001]", value: func(c *Config) value { return names(&c.Operators.Groups) }},
 
 		{Path: "log.level", Flag: "log-level", Help: "lowest level that is logged: debug, info, " +
 			"warn or error",
