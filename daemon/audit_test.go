@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"sync"
 	"testing"
@@ -79,6 +80,38 @@ func says(t *testing.T, of func(string) []string, name string, want ...string) {
 	if got := of(name); !slices.Equal(got, want) {
 		t.Errorf("the audit says of %s: %q, want %q", name, got, want)
 	}
+}
+
+// A process ends while its hello is handled.
+func TestASessionEndsInTheAuditAfterItsBeginning(t *testing.T) {
+	seen := new(auditLog)
+	h := start(t, nil, func(c *daemon.Config) { c.Audit, c.Logging.Audit = seen, true })
+	c, err := net.Dial("unix", h.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	eventually(t, "there is a session", func() bool { return len(h.d.Engine().Sessions()) == 1 })
+	s := h.d.Engine().Sessions()[0]
+	end, handle := h.d.HoldRequests()
+	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1,
+		MinVersion: protocol.Version, MaxVersion: protocol.Version, Name: []byte("brief")})
+	if _, err := c.Write(hello); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the hello is read", func() bool { return h.d.BytesRead() == uint64(len(hello)) })
+	end()
+	eventually(t, "the session has ended", s.Ended)
+	handle()
+	eventually(t, "the audit has the end of the session", func() bool {
+		var events []string
+		for _, m := range seen.all(t) {
+			if m["client"] == "brief" {
+				events = append(events, fmt.Sprint(m["event"]))
+			}
+		}
+		return slices.Equal(events, []string{"session_begin", "session_end"})
+	})
 }
 
 // The audit log has every refusal, whatever its reason.

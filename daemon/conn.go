@@ -184,8 +184,11 @@ func (c *conn) reap() {
 		return
 	}
 	c.d.engine.End(c.s)
-	c.d.audit.SessionEnds(c.s)
 	_ = c.sock.Close()
+	// The reader may still handle a hello. The audit log has the end of a session after its beginning.
+	c.peerGone()
+	c.reader.Wait()
+	c.d.audit.SessionEnds(c.s)
 	c.d.forget(c)
 }
 

@@ -17,3 +17,11 @@ func (d *Daemon) AdminAddr() net.Addr {
 	return d.admin.Listeners()["tcp "+
 		d.cfg.AdminListen].Addr()
 }
+
+// HoldRequests keeps the requests of the only connection from being handled until the returned
+// function is called. end acts as the end of the peer's process.
+func (d *Daemon) HoldRequests() (end, handle func()) {
+	c := d.connections()[0]
+	c.handling.Lock()
+	return c.processEnded, c.handling.Unlock
+}
