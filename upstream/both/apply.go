@@ -59,6 +59,8 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 func (s *Store) newFirst(ctx context.Context, p *step, results []upstream.Result) error {
 	old := step{at: p.at, ops: p.ops}
 	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
+	s.endLost(0, old.results)
+	s.endLost(1, p.results)
 	for n, i := range p.at {
 		if ended(p.results[n]) {
 			s.setTokenState(&p.ops[n], absent)
@@ -74,6 +76,20 @@ func (s *Store) newFirst(ctx context.Context, p *step, results []upstream.Result
 		}
 	}
 	return err
+}
+
+// endLost makes results of ops that end tokens NotHeld if the store has lost its session and has no
+// other one: whatever it still has of the tokens ends with that session. Without this, a store that
+// is down for good would keep the leases of the pair forever.
+func (s *Store) endLost(i int, results []upstream.Result) {
+	s.mu.Lock()
+	lost := s.sessional[i] && s.known[i].No > 1 && s.known[i].Until == 0
+	s.mu.Unlock()
+	for n := range results {
+		if r := &results[n]; lost && !ended(*r) {
+			*r = upstream.Result{Status: cache.NotHeld, Left: -1}
+		}
+	}
 }
 
 // ended reports whether the store has nothing under the token any more, as its result r states.

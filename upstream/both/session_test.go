@@ -90,3 +90,46 @@ func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
 		s.Close()
 	}
 }
+
+// losing is an unresponsive store with session news of its own.
+type losing struct {
+	unresponsive
+	sessions chan upstream.Session
+}
+
+func (l losing) Sessions() <-chan upstream.Session { return l.sessions }
+
+// The new store has lost its session and is down for good. What it has of a lease ended with the
+// session, so the lease can be released.
+func TestALeaseEndsAtAStoreThatHasLostItsSession(t *testing.T) {
+	t.Parallel()
+	var stores [2]upstream.Store
+	for i := range stores {
+		e, err := embedded.Open(embedded.Options{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		stores[i] = e
+	}
+	news := make(chan upstream.Session)
+	s := pair(t, stores[0], losing{unresponsive{stores[1]}, news})
+	defer s.Close()
+	h := &host{Store: s}
+	op := upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}
+	if r := h.do(t, op); r.Status != cache.Granted {
+		t.Fatalf("%+v", r)
+	}
+	op.Kind = cache.OpRelease
+	if r := h.do(t, op); r.Status != cache.Unknown || !r.Partly {
+		t.Errorf("while the session lasts: %+v", r)
+	}
+	news <- upstream.Session{No: 1, Lost: true}
+	for n := range s.Sessions() {
+		if n.Lost {
+			break
+		}
+	}
+	if r := h.do(t, op); r.Status != cache.NotHeld {
+		t.Errorf("when the session is lost: %+v", r)
+	}
+}
