@@ -5,12 +5,11 @@ import io.locksidecar.LockException.Code;
 import io.locksidecar.Wait.Answer;
 import io.locksidecar.Wait.Call;
 import java.lang.ref.WeakReference;
-import java.lang.invoke.MethodHandles;
-import java.lang.invoke.VarHandle;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.atomic.AtomicReferenceFieldUpdater;
 import java.util.stream.IntStream;
 
 /**
@@ -27,15 +26,8 @@ final class Acquire extends Wait implements Link.Dial {
     record Busy(int at) {}
 
     private static final Object GIVEN_UP = new Object();
-    private static final VarHandle OUTCOME;
-
-    static {
-        try {
-            OUTCOME = MethodHandles.lookup().findVarHandle(Acquire.class, "outcome", Object.class);
-        } catch (ReflectiveOperationException e) {
-            throw new ExceptionInInitializerError(e);
-        }
-    }
+    private static final AtomicReferenceFieldUpdater<Acquire, Object> OUTCOME =
+            AtomicReferenceFieldUpdater.newUpdater(Acquire.class, Object.class, "outcome");
 
     /** The terms of an acquire. */
     private record Terms(
@@ -51,7 +43,6 @@ final class Acquire extends Wait implements Link.Dial {
     private final Long end;
 
     /** A Hold for each key, Busy, GIVEN_UP, or a LockException. */
-    @SuppressWarnings("unused") // by OUTCOME
     private volatile Object outcome;
     private volatile Call call;
 
@@ -77,14 +68,14 @@ final class Acquire extends Wait implements Link.Dial {
         WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
                 : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
         boolean permit = keys.permits > 0; // it has a lease, which hears of the loss, and waits for no other hold
-        Site site = then != null || permit ? null : Site.here(link, by, options.isByThread(), owner != null);
+        Site site = then != null || permit ? null : Site.here(link, Owner.ofThread(), by, options.isByThread(), owner != null);
         return new Acquire(link, new Terms(
                 keys, number, options.isShared(), wait, options, permit ? null : keeper, site), link.trace(), then);
     }
 
-    /** Makes an acquire by an owner that a handle has in the current thread, which is about to wait for it. */
-    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object handle, long owner) {
-        Site site = Site.here(link, handle, true, false);
+    /** Makes an acquire by an owner that a handle has in the current thread, of this number, which is about to wait for it. */
+    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object handle, long owner, long thread) {
+        Site site = Site.here(link, thread, handle, true, false);
         return new Acquire(
                 link, new Terms(keys, owner, options.isShared(), wait, options, site.inThread(), site), link.trace(), null);
     }
@@ -296,7 +287,7 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Gives up the acquire of the other keys, and releases them if it has ended. */
     private void dropRest() {
-        Acquire r = rest.getAndSet(null);
+        Acquire r = rest.get() == null ? null : rest.getAndSet(null);
         if (r != null && !r.giveUp(null) && r.outcome instanceof Hold[] holds) {
             holds[0].conn.requests.release(holds, terms.shared, c -> { });
         }

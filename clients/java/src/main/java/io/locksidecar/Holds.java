@@ -158,10 +158,10 @@ final class Holds {
      * @param term the hold of the same client's term in whose onElected the thread is; null in none
      */
     record Site(long thread, WeakReference<Thread> inThread, Object handle, boolean bound, boolean named, Hold term) {
-        /** Returns a place in the current thread, of an acquire by that client. */
-        static Site here(Link link, Object handle, boolean bound, boolean named) {
+        /** Returns a place in the current thread, which has this number, of an acquire by that client. */
+        static Site here(Link link, long thread, Object handle, boolean bound, boolean named) {
             Thread here = Thread.currentThread();
-            return new Site(Owner.ofThread(), new WeakReference<>(here), handle, bound, named, Election.termIn(here, link));
+            return new Site(thread, new WeakReference<>(here), handle, bound, named, Election.termIn(here, link));
         }
 
         /** Returns the exception for an acquire that would wait for a hold of its own thread. */
@@ -190,7 +190,15 @@ final class Holds {
         /** Removes a hold, if it is here. */
         void remove(Hold hold) {
             if (hold.site != null) {
-                first.computeIfPresent(siteOf(hold), (id, one) -> one == hold ? hold.beside : one.without(hold));
+                Hold.Id site = siteOf(hold);
+                Hold one = first.get(site);
+                if (one != hold) {
+                    first.computeIfPresent(site, (id, other) -> other.without(hold));
+                } else if (hold.beside != null) {
+                    first.put(site, hold.beside);
+                } else {
+                    first.remove(site);
+                }
             }
         }
 

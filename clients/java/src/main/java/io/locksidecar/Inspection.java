@@ -143,7 +143,7 @@ public record Inspection(
 
         private String here() {
             if (session == 0) {
-                return fence == 0 ? "this host" : "nobody: kept for user " + uid;
+                return fence == 0 ? "this host" : "a kept lock of user " + uid;
             }
             if (pid == 0) {
                 return client.isEmpty() ? "session " + session : client;

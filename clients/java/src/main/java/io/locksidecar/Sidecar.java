@@ -131,7 +131,7 @@ public final class Sidecar implements AutoCloseable {
             return this;
         }
 
-        /** Sets for how long an acquire puts up with a daemon that is not there, or is going: for tests. */
+        /** Sets how long an acquire waits for a daemon that is absent or draining: for tests. */
         Builder patience(Duration patience) {
             this.patience = LockOptions.nanos(patience);
             return this;

@@ -167,7 +167,7 @@ public final class SidecarLock implements Lock {
                 owner = Owner.next();
                 handle.owners.put(thread, owner);
             }
-            hold = got(waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, (long) owner)), wait);
+            hold = got(waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, owner, thread)), wait);
             if (hold != null) {
                 hold.by = handle.ref;
             }
@@ -227,15 +227,16 @@ public final class SidecarLock implements Lock {
     }
 
     private void release(int flags) {
-        Hold hold = find();
+        long thread = Owner.ofThread();
+        Hold hold = find(thread);
         try {
             if (hold == null || !hold.release(options.isShared(), flags)) {
                 NotHeldException why = notHeld();
                 throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
             }
         } finally {
-            if (hold != null && hold.over && (hold.lost == null || find() == null)) {
-                handle.owners.remove(Owner.ofThread()); // released, or lost and unlocked as often as it was acquired
+            if (hold != null && hold.over && (hold.lost == null || find(thread) == null)) {
+                handle.owners.remove(thread); // released, or lost and unlocked as often as it was acquired
             }
         }
     }
@@ -361,15 +362,14 @@ public final class SidecarLock implements Lock {
         return handle.owners.size();
     }
 
-    /** Returns the owner's number; null if the thread has acquired nothing through this handle. */
-    private Long owner() {
-        return options.owner() != null ? (Long) options.owner().number()
-                : options.isByThread() ? (Long) Owner.ofThread() : handle.owners.get(Owner.ofThread());
-    }
-
     /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
     private Hold find() {
-        Long owner = owner();
+        return find(Owner.ofThread());
+    }
+
+    private Hold find(long thread) {
+        Long owner = options.owner() != null ? (Long) options.owner().number()
+                : options.isByThread() ? (Long) thread : handle.owners.get(thread);
         return owner == null ? null : link.hold(Hold.Id.lock(keys.text[0], owner));
     }
 

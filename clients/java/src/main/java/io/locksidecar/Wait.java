@@ -139,7 +139,7 @@ abstract class Wait {
         Hold[] holds;
         /** The first hold of the request; null without any. */
         final Hold hold;
-        /** Is called at the end by the thread that brings it, without a lock; null if a thread waits. */
+        /** Is called at the end by the thread that brings it, without a lock; null if a thread waits, or for an acquire. */
         final Consumer<Call> then;
         /** The acquire that the call belongs to, or null. */
         final Acquire asker;
@@ -183,7 +183,7 @@ abstract class Wait {
 
         /** Makes an acquire. */
         Call(Hold[] holds, Acquire asker) {
-            this(asker.keys().op, holds, null, asker::answered, asker);
+            this(asker.keys().op, holds, null, null, asker);
         }
 
         /** Gives it to a connection, under this id. */
@@ -224,7 +224,9 @@ abstract class Wait {
         }
 
         void end() {
-            if (then != null) {
+            if (asker != null) {
+                asker.answered(this);
+            } else if (then != null) {
                 then.accept(this);
             } else {
                 wake();

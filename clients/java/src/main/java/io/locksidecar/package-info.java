@@ -36,7 +36,7 @@
  *     int rows = update("UPDATE account SET balance = balance - ?, fence = ? WHERE id = 'ann' AND fence <= ?",
  *             amount, lease.fence(), lease.fence());
  *     if (rows == 0) {
- *         throw new IllegalStateException("the lock was lost to somebody else");
+ *         throw new IllegalStateException("the lock was lost, and a later holder has written");
  *     }
  * }
  * }</pre>
