@@ -278,6 +278,8 @@ final class Incoming {
                 Hold hold = permit != null ? permit : holds.get(Hold.Id.lock(key, owner));
                 if (hold != null && hold.fence == fence) { // a lock and a permit of one key never have the same fence
                     holds.lose(hold, reason);
+                } else {
+                    lostInRelease(key, owner, fence, reason);
                 }
             }
             case Codes.RELEASE_FAILED -> {
@@ -294,6 +296,20 @@ final class Incoming {
                 throw welcome.done ? new UnavailableException(Code.CLOSED, why.getMessage()) : why;
             }
             default -> { } // an event of a later version
+        }
+    }
+
+    /** Records the loss of a hold whose release is in flight. Its answer, not_held, reports the reason. */
+    private void lostInRelease(String key, long owner, long fence, String reason) {
+        for (Call c : conn.pending.values()) {
+            if (c.op != Codes.RELEASE && c.op != Codes.RELEASE_MANY) {
+                continue;
+            }
+            for (Hold hold : c.holds) {
+                if (hold.fence == fence && hold.id.owner() == owner && hold.id.key().equals(key)) {
+                    hold.lost = reason;
+                }
+            }
         }
     }
 

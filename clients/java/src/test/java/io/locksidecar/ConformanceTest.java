@@ -111,7 +111,7 @@ class ConformanceTest {
     /** The program that the runner drives. */
     private static final class Adapter {
         private static final String CAN = "[\"concurrent\", \"owners\", \"reentrant\", \"shared\", \"downgrade\","
-                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"events\", \"permits\"]";
+                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"any\", \"events\", \"permits\"]";
 
         private record Name(long owner, String key, String fence) {
             static Name of(Map<String, String> q) {
@@ -168,6 +168,16 @@ class ConformanceTest {
                 }
                 case "acquire_many" -> {
                     return ", \"fences\": " + acquireMany(q);
+                }
+                case "acquire_any" -> {
+                    long wait = Long.parseLong(q.get("wait_ms"));
+                    List<String> keys = entries(q.get("keys"));
+                    Lease one = wait < 0
+                            ? sidecar.leaseAny(keys, options(q))
+                            : sidecar.tryLeaseAny(keys, Duration.ofMillis(wait), options(q))
+                                    .orElseThrow(() -> new NotAcquiredException(Code.TIMEOUT, "held"));
+                    keep(Long.parseLong(q.get("owner")), one);
+                    return ", \"key\": " + quote(one.key()) + ", \"fence\": \"" + one.fence() + "\"";
                 }
                 case "release_many" -> {
                     String key = entries(q.get("keys")).get(0);
@@ -234,12 +244,16 @@ class ConformanceTest {
                         : sidecar.tryLease(key, Duration.ofMillis(wait), options)
                                 .orElseThrow(() -> new NotAcquiredException(Code.TIMEOUT, "held"));
             }
-            Name name = new Name(number, key, Long.toString(lease.fence()));
+            keep(number, lease);
+            return lease.fence();
+        }
+
+        private void keep(long owner, Lease lease) {
+            Name name = new Name(owner, lease.key(), Long.toString(lease.fence()));
             Deque<Lease> held = leases.computeIfAbsent(name, n -> new ArrayDeque<>());
             synchronized (held) {
                 held.push(lease);
             }
-            return lease.fence();
         }
 
         private Deque<Lease> named(Map<String, String> q) {

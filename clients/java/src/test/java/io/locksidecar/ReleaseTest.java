@@ -103,6 +103,16 @@ class ReleaseTest extends OnPeer {
     }
 
     @Test
+    void a_loss_that_crosses_the_release_has_its_reason() {
+        SidecarLock lock = held(60_000);
+        Background<Void> released = running(lock::unlock);
+        List<?> q = peer.expect(Codes.RELEASE);
+        peer.say(64, 0, "k", number, Peer.FENCE, 4);
+        peer.say(3, q.get(1), "no such hold");
+        assertEquals("forced", assertInstanceOf(LostException.class, released.thrown()).reason());
+    }
+
+    @Test
     void check_does_nothing_while_it_is_held() {
         SidecarLock lock = held(60_000);
         lock.check();
