@@ -43,6 +43,8 @@ CAN: Final = [
     "many",
     "any",
     "keep",
+    "quiet",
+    "unlock",
     "permits",
     "events",
     "exec",
@@ -138,7 +140,9 @@ class Adapter:
         return found[0]
 
     def release(self, lock: Any, q: Command) -> Any:
-        return lock.release(now=True) if q.get("now") else lock.release()
+        if q.get("now"):
+            return lock.release(now=True)
+        return lock.release(wait=not q.get("quiet"))
 
     def held(self, q: Command) -> Command:
         try:
@@ -185,6 +189,8 @@ def threads() -> None:
                 done = a.granted(q, lock, got)
             elif q["do"] == "fork":
                 done = fork(a, q)
+            elif q["do"] == "force_unlock":
+                done = {"ok": True, "ended": a.client.force_unlock(q["key"], fence=int(q["fence"]))}
             else:
                 a.change(q)
                 done = {"ok": True}
@@ -211,6 +217,8 @@ async def tasks() -> None:
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = await (lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0))
                 done = a.granted(q, lock, got)
+            elif q["do"] == "force_unlock":
+                done = {"ok": True, "ended": await a.client.force_unlock(q["key"], fence=int(q["fence"]))}
             else:
                 await a.change(q)
                 done = {"ok": True}

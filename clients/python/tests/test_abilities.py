@@ -358,6 +358,17 @@ def test_a_lost_lock_fails_its_check(client: Client) -> None:
 # ---- operators ----
 
 
+def test_an_operator_ends_holds(client: Client, connect: Connect) -> None:
+    losses: list[LostError] = []
+    lock = connect().lock("k", on_lost=losses.append)
+    lock.acquire()
+    assert client.force_unlock("k", fence=1) == 0
+    assert client.force_unlock("k") == 1  # the tests run as the daemon's own user
+    until("its holder is told", lambda: losses)
+    assert losses[0].reason == "forced"
+    assert client.force_unlock("k", semaphore=True) == 0
+
+
 def test_only_an_operator_ends_holds(peer: Peer) -> None:
     client = Client(peer.path, "test")
     forced = Background(lambda: client.force_unlock("k", fence=9))

@@ -16,8 +16,6 @@ def test_runner(runners: dict[str, subprocess.Popen[str]], kind: str) -> None:
     assert not failed, "\n".join(f"{r['name']}: {r['why']}\n  " + "\n  ".join(r.get("exchange", [])) for r in failed)
     assert runners[kind].returncode == 0
     skipped = {r["name"] for r in results if r["outcome"] == "skipped"}
-    # The adapter cannot do these yet.
-    skipped -= {"quiet-release", "quiet-release-failed", "quiet-release-expired", "force-unlock"}
     # A thread's wait has a timeout in place of a cancel; asyncio's adapter does not fork.
     no_cancel = {"cancel", "cancel-acquire", "cancel-crossed", "acquire-any-crossed"}
     assert skipped == (no_cancel if kind == "threads" else {"fork"})
