@@ -30,6 +30,7 @@ type job struct {
 	away   chan time.Duration // set when the daemon drains; buffered for one
 	client *client.Client
 	holds  client.Holds
+	unused bool // the command has not run, so the lock is not kept
 }
 
 func (m *Main) lock(ctx context.Context, o *lockOptions) error {
@@ -52,12 +53,14 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	defer j.client.Close()
 	select {
 	case sig := <-j.sigs: // it arrived together with the grant
+		j.unused = true
 		j.release(ctx)
 		return exitWith(signalCode(sig))
 	default:
 	}
 	p, err := j.start()
 	if err != nil {
+		j.unused = true
 		j.release(ctx)
 		return &exitError{code: run.StartCode(err), err: err}
 	}
@@ -98,6 +101,11 @@ func (j *job) acquire(ctx context.Context) error {
 		cancel()
 		<-got
 		if j.client != nil {
+			if j.keep > 0 { // a grant that crosses the withdrawal is read and given back first
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				_, _ = j.client.Ping(ctx)
+				cancel()
+			}
 			j.client.Close()
 		}
 		return exitWith(signalCode(sig))
@@ -261,10 +269,13 @@ func (j *job) release(ctx context.Context) {
 }
 
 func (j *job) releaseAll(ctx context.Context) error {
-	if len(j.holds) == 1 {
-		return j.holds[0].Release(ctx)
+	switch {
+	case len(j.holds) > 1:
+		return j.holds.Release(ctx)
+	case j.unused:
+		return j.holds[0].ReleaseNow(ctx)
 	}
-	return j.holds.Release(ctx)
+	return j.holds[0].Release(ctx)
 }
 
 func (j *job) released(err error) {

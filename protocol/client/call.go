@@ -145,7 +145,7 @@ func (c *Client) giveBack(cl *call) {
 		// one request per key, because with its fences one request for all might not fit into a frame
 		if c.err == nil {
 			c.appendLocked(&protocol.Request{Op: protocol.OpRelease, Owner: cl.req.Owner, Key: keys[i],
-				Fence: grants[i].Fence})
+				Fence: grants[i].Fence, Flags: protocol.FlagNow})
 		}
 	}
 	c.flushUnlock(false)

@@ -221,7 +221,8 @@ func TestGrantThatCrossesTheCancelIsReleased(t *testing.T) {
 		} else {
 			p.send(protocol.AppendGrant(nil, a.ID, &protocol.Grant{Fence: 8, Count: 2}))
 			q := p.next()
-			if q.Op != protocol.OpRelease || q.Owner != 4 || q.Fence != 8 || q.Flags != 0 ||
+			if q.Op != protocol.OpRelease || q.Owner != 4 || q.Fence != 8 ||
+				q.Flags != protocol.FlagNow ||
 				string(q.Key) != "a" {
 				t.Errorf("after the crossing: %+v", q)
 			}

@@ -90,7 +90,7 @@ func (c *Client) LockAny(ctx context.Context, keys []string, a AcquireArgs) (*Ho
 // returns an error.
 func (h *Hold) inTime(ctx context.Context) (*Hold, error) {
 	if !h.Valid() && h.tooLate() {
-		_ = h.Release(ctx)
+		_ = h.ReleaseNow(ctx)
 		return nil, errLate
 	}
 	return h, nil
@@ -338,11 +338,11 @@ func (h *Hold) Release(ctx context.Context) error {
 func (h *Hold) ReleaseNow(ctx context.Context) error { return h.release(ctx, true) }
 
 func (h *Hold) release(ctx context.Context, now bool) error {
-	if held, _ := h.giveUp(); !held {
-		return h.releaseLost()
-	}
 	a := h.releaseArgs()
 	a.Now = now
+	if held, _ := h.giveUp(); !held {
+		return h.releaseLost(a)
+	}
 	_, err := h.c.Release(ctx, a)
 	return err
 }
@@ -355,7 +355,7 @@ func (h *Hold) ReleaseQuiet() error {
 	held, last := h.giveUp()
 	switch {
 	case !held:
-		return h.releaseLost()
+		return h.releaseLost(h.releaseArgs())
 	case last:
 		return h.c.ReleaseQuiet(h.releaseArgs())
 	}
@@ -367,10 +367,10 @@ func (h *Hold) releaseArgs() ReleaseArgs {
 	return ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()}
 }
 
-// releaseLost releases a hold that has ended, and returns the reason of its end.
-func (h *Hold) releaseLost() error {
+// releaseLost releases a hold that has ended, as a says, and returns the reason of its end.
+func (h *Hold) releaseLost(a ReleaseArgs) error {
 	if h.c.forgetLost(h) {
-		_ = h.c.releaseUnheard(h.releaseArgs())
+		_ = h.c.releaseUnheard(a)
 	}
 	return h.Err()
 }

@@ -31,7 +31,7 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 				if held, _ := h.giveUp(); held {
 					_ = c.releaseUnheard(h.releaseArgs())
 				} else {
-					_ = h.releaseLost() // opens the key if the daemon keeps it closed
+					_ = h.releaseLost(h.releaseArgs()) // opens the key if the daemon keeps it closed
 				}
 			}
 			return nil, errLate
@@ -83,7 +83,7 @@ func (hs Holds) Release(ctx context.Context) error {
 			continue
 		}
 		if held, _ := h.giveUp(); !held {
-			errs = append(errs, h.releaseLost())
+			errs = append(errs, h.releaseLost(h.releaseArgs()))
 			continue
 		}
 		keys, fences = append(keys, h.key), append(fences, h.Fence())

@@ -81,7 +81,7 @@ type ReleaseArgs struct {
 	Owner, Fence uint64
 	Async        bool // do not wait for the store's confirmation
 	All          bool // the whole hold, whatever its count
-	Now          bool // even if it has a Keep that is not over
+	Now          bool // even if it has a Keep that is not over; not for ReleaseMany
 }
 
 func (a *ReleaseArgs) flags() (f uint64) {
@@ -259,7 +259,7 @@ func (c *Client) ReleaseMany(
 	for len(keys) > 0 {
 		n := c.fits(keys)
 		cl := newCall()
-		cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(),
+		cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags() &^ protocol.FlagNow,
 			Keys: byteKeys(keys[:n]), Fences: fences[:n]}
 		codes, err := exchange(ctx, c, cl, func(r *Reply) []protocol.Code { return r.Codes })
 		if err != nil {

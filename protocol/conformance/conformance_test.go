@@ -34,8 +34,7 @@ func TestMain(m *testing.M) {
 			return a == "fork"
 		}))
 	case "faulty":
-		faulty.Run(os.Getenv(sockVar), os.Getenv(withFault), slices.DeleteFunc(can,
-			func(a string) bool { return a == "keep" }), os.Stdin, os.Stdout)
+		faulty.Run(os.Getenv(sockVar), os.Getenv(withFault), can, os.Stdin, os.Stdout)
 	default:
 		goleak.VerifyTestMain(m)
 	}
@@ -78,7 +77,7 @@ func TestGoClientPassesAll(t *testing.T) {
 
 func TestFaultlessClientPassesAll(t *testing.T) {
 	t.Parallel()
-	passes(t, Options{Command: self(t), Env: []string{asClient + "=faulty", noRaceSleep}}, "keep")
+	passes(t, Options{Command: self(t), Env: []string{asClient + "=faulty", noRaceSleep}})
 }
 
 // TestRulesOfTheLines uses clients that break the rules for the lines between runner and client.

@@ -72,6 +72,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"shares-nothing", "M26", "shared", ""},
 	{"takes-permits-for-locks", "M26", "semaphore semaphore-waits", ""},
 	{"downgrades-by-itself", "M26", "downgrade", "may not share"},
+	{"keeps-nothing", "M26", "keep", "its keep is not over"},
+	{"ignores-now", "M26", "keep", "released it now"},
 	{"renews-nothing", "M26", "renew fixed-renewed", ""},
 	{"re-enters-permits", "M27", "semaphore", "takes one of its own"},
 	{"takes-any-fence-for-lost", "M27 M38", "permit-lost unknown-pushes", "does not believe it"},

@@ -24,6 +24,8 @@ type command struct {
 	TTL     int64    `json:"ttl_ms"`
 	Fixed   bool     `json:"fixed"`
 	Permits int      `json:"permits"`
+	Keep    int64    `json:"keep_ms"`
+	Now     bool     `json:"now"`
 	Fence   uint64   `json:"fence,string"`
 	Fences  []string `json:"fences"`
 	Target  int      `json:"target"`
@@ -116,7 +118,8 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 			c.conn.end(failure("closed"))
 		}
 	case "acquire":
-		h, err := c.acquire(q.Key, terms{q.Owner, q.Mode, q.Wait, q.TTL, q.Fixed, q.Permits},
+		h, err := c.acquire(q.Key, terms{q.Owner, q.Mode, q.Wait, q.TTL, q.Fixed, q.Permits,
+			q.Keep},
 			func(f func()) {
 				c.giveUp[q.ID] = f
 				sent()
@@ -166,7 +169,20 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 		a.Codes, err = c.releaseMany(q.Keys, q.Owner, fences)
 		return err
 	case "release":
-		return c.release(n, q.Quiet)
+		return c.release(n, q.Quiet, q.Now)
+	case "release_detached":
+		cn, err := c.connect()
+		if err != nil {
+			return err
+		}
+		c.mu.Lock()
+		cl, err := cn.send(3, &call{take: func(f *fields) error { f.num(); return f.done() }},
+			q.Key, 0, q.Fence, 8)
+		c.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		return <-cl.done
 	case "renew":
 		h, err := c.change(n, 4, q.TTL)
 		if err == nil {

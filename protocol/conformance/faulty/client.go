@@ -117,6 +117,7 @@ type terms struct {
 	ttl     int64
 	fixed   bool
 	permits int
+	keep    int64
 }
 
 func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error) {
@@ -249,6 +250,12 @@ func (c *Client) asked(key string, q *terms) (string, []any) {
 	if mode == 2 {
 		fs = append(fs, q.permits)
 	}
+	if q.keep > 0 && !c.fault.is("keeps-nothing") {
+		if len(fs) == 6 {
+			fs = append(fs, 0)
+		}
+		fs = append(fs, "", q.keep)
+	}
 	return key, fs
 }
 
@@ -285,7 +292,8 @@ func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	return true
 }
 
-func (c *Client) release(n name, quiet bool) error {
+// release asks for no answer if quiet is true. It also ends what a keep keeps, if now is true.
+func (c *Client) release(n name, quiet, now bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	h := c.find(n)
@@ -302,8 +310,11 @@ func (c *Client) release(n name, quiet bool) error {
 		return c.letGoLost(h)
 	}
 	flags, last := 0, h.count == 1
+	if now && !c.fault.is("ignores-now") {
+		flags = 16
+	}
 	if c.fault.is("releases-all-counts") {
-		flags, last = 2, true
+		flags, last = flags|2, true
 	}
 	if c.fault.is("never-releases") {
 		h.over = true
