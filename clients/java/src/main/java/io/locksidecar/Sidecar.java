@@ -534,7 +534,18 @@ public final class Sidecar implements AutoCloseable {
      * @throws LockException with the code {@link LockException.Code#DENIED} if this user may not do that
      */
     public long forceUnlock(String key) {
-        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0]).answer().number();
+        return forceUnlock(key, 0);
+    }
+
+    /**
+     * Ends the holds of a lock that have this fence, like {@link #forceUnlock(String)}.
+     *
+     * @param key the lock's name
+     * @param fence the fence of the holds; 0 for all holds of the lock
+     * @return the number of holds that were ended
+     */
+    public long forceUnlock(String key, long fence) {
+        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0], Codes.EXCLUSIVE, fence).answer().number();
     }
 
     /**

@@ -111,7 +111,8 @@ class ConformanceTest {
     /** The program that the runner drives. */
     private static final class Adapter {
         private static final String CAN = "[\"concurrent\", \"owners\", \"reentrant\", \"shared\", \"downgrade\","
-                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"any\", \"events\", \"permits\"]";
+                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"any\", \"keep\","
+                + " \"events\", \"permits\", \"quiet\", \"unlock\"]";
 
         private record Name(long owner, String key, String fence) {
             static Name of(Map<String, String> q) {
@@ -184,7 +185,20 @@ class ConformanceTest {
                     String fence = entries(q.get("fences")).get(0);
                     together.remove(new Name(Long.parseLong(q.get("owner")), key, fence)).releaseAsync().join();
                 }
-                case "release" -> known(q, true).releaseAsync().join();
+                case "release" -> {
+                    Lease lease = known(q, true);
+                    if ("true".equals(q.get("quiet"))) {
+                        lease.closeUnconfirmed();
+                    } else if ("true".equals(q.get("now"))) {
+                        lease.closeNow();
+                    } else {
+                        lease.releaseAsync().join();
+                    }
+                }
+                case "release_detached" -> sidecar.releaseDetached(q.get("key"), Long.parseLong(q.get("fence")));
+                case "force_unlock" -> {
+                    return ", \"ended\": " + sidecar.forceUnlock(q.get("key"), Long.parseLong(q.get("fence")));
+                }
                 case "renew" -> {
                     long ttl = Long.parseLong(q.get("ttl_ms"));
                     if (ttl == 0) {
@@ -208,6 +222,10 @@ class ConformanceTest {
                             + ", \"fence\": \"" + e.fence() + "\", \"reason\": " + quote(e.reason()) + "}"));
             if (ttl != 0) {
                 options = options.ttl(Duration.ofMillis(ttl));
+            }
+            long keep = Long.parseLong(q.getOrDefault("keep_ms", "0"));
+            if (keep != 0) {
+                options = options.keep(Duration.ofMillis(keep));
             }
             if ("true".equals(q.get("fixed"))) {
                 options = options.fixed();

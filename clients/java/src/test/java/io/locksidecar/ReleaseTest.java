@@ -205,7 +205,7 @@ class ReleaseTest extends OnPeer {
         Background<Long> ended = background(() -> client.forceUnlock("k"));
         peer.welcome();
         List<?> q = peer.expect(Codes.FORCE_UNLOCK);
-        assertEquals("k", q.get(2));
+        assertEquals(List.of("k", 0L, 0L), q.subList(2, 5));
         peer.say(0, q.get(1), 2);
         assertEquals(2, ended.result());
         ended = background(() -> client.forceUnlock("k"));
