@@ -262,3 +262,17 @@ func TestAPermitIsKept(t *testing.T) {
 	b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, protocol.OK)
 	b.empty()
 }
+
+// A store that keeps leases by its session is told of a keep that is shorter than the TTL, too.
+func TestAShortKeepOutlastsTheSession(t *testing.T) {
+	b := newBench(t, func(x *setup) {
+		x.Keeps, x.Session, x.SessionTTL = time.Hour, true, 10*time.Second
+	})
+	s, _ := b.user(nil)
+	b.acquire(s, "k", func(q *Acquire) { q.Keep = 20 * second })
+	b.answer(b.op(OpTry), Result{Status: Granted, Base: 5, Session: b.now + 10*second, SessionNo: 1})
+	op := b.op(OpRenew)
+	if left := LeaseDeadline(0, int64(op.TTL)); op.Stated == 0 || left < 20*second || left > 21*second {
+		t.Fatalf("a keep of %v, %+v", time.Duration(left), op)
+	}
+}

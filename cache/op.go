@@ -93,8 +93,9 @@ type Op struct {
 	// OpPeek.
 	Token uint64
 	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	// Stated is, if not 0, a shorter TTL, from which the deadline follows. TTL is longer then, because
-	// a hold has a keep: see detach.go. For the caller.
+	// Stated is not 0 if a hold has a keep: see detach.go. Then the deadline follows from it, and the
+	// lease has to last for TTL even if the daemon ends. TTL is shorter than Stated only where the
+	// store session alone makes the deadline. For the caller.
 	Stated time.Duration
 	Floor  uint64 // the highest base known here; a new one is larger
 	Store  int    // the store's number; for the caller

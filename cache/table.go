@@ -356,8 +356,11 @@ func (t *Table) askTTL(l *Lease, now int64) time.Duration {
 func (t *Table) setTTL(op *Op, now int64) {
 	l := op.Ref
 	op.TTL = t.askTTL(l, now)
-	if keep := time.Duration(l.keepTTL(now)); keep > op.TTL {
+	if keep := time.Duration(l.keepTTL(now)); keep > 0 {
 		op.TTL, op.Stated = keep, op.TTL
+		if l.st.renews() {
+			op.TTL = max(op.TTL, op.Stated)
+		}
 	}
 	l.maxTTL = max(l.maxTTL, int64(op.TTL))
 }

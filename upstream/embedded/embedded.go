@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -128,27 +127,31 @@ func (s *Store) Sessions() <-chan upstream.Session { return s.session.deadlines 
 // ApplyInline carries out op without I/O. It returns false, and has changed nothing, if the session
 // or the limit of fence bases must be extended first, or the lease must be written to the file.
 func (s *Store) ApplyInline(op *upstream.Op, res *upstream.Result) bool {
-	return s.apply(op, res)
+	return s.apply(op, res, false)
 }
 
 // Apply carries out ops. If the session must be extended first, Apply waits until the state file is
 // on the disk.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
-	var first error
-	unkept := slices.ContainsFunc(ops, func(op upstream.Op) bool { return asksToKeep(&op) })
+	var first, keepErr error
+	kept := false
 	for i := range ops {
 		// The third try is for a session that ended between two steps, such as on a machine that
 		// was suspended then.
 		for try := range 3 {
-			if s.apply(&ops[i], &results[i]) {
+			if s.apply(&ops[i], &results[i], kept) {
 				break
 			}
 			err := ctx.Err()
 			if err == nil && try == 2 {
 				err = errOutrun
 			}
-			if err == nil && asksToKeep(&ops[i]) && unkept {
-				unkept, err = false, s.keep(ops)
+			if err == nil && asksToKeep(&ops[i]) {
+				if !kept && keepErr == nil {
+					keepErr = s.keep(ops)
+					kept = keepErr == nil
+				}
+				err = keepErr
 			}
 			if err == nil {
 				err = s.advance(ops[i].Floor, false)

@@ -54,7 +54,7 @@ func idOf(op *upstream.Op) keptID {
 
 // keeps reports whether the state file has the lease of op for as long as op asks.
 func (r *request) keeps(op *upstream.Op) bool {
-	return r.session.path == "" || r.shard.kept[idOf(op)] >= keptUntil(op, r.now)
+	return r.written || r.session.path == "" || r.shard.kept[idOf(op)] >= keptUntil(op, r.now)
 }
 
 // unkeep records that a lease has been released. The file is written later: until then, a restart

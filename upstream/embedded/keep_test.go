@@ -1,12 +1,14 @@
 package embedded_test
 
 import (
+	"path/filepath"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
 // keep renews a lease with a TTL that is longer than what counts for its deadline.
@@ -145,4 +147,24 @@ func TestAKeptLeaseLastsAsLongAsWasStated(t *testing.T) {
 		m.boot.Store(until)
 		s.want(s.do(cache.OpTry, "k", 9), cache.Granted)
 	})
+}
+
+// While the file is written, time passes.
+func TestALeaseIsKeptWhileTimePasses(t *testing.T) {
+	s, err := embedded.Open(embedded.Options{Path: filepath.Join(t.TempDir(), "state"), Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range []upstream.Op{
+		{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute},
+		{Kind: cache.OpRenew, Key: "k", Token: 1, TTL: time.Hour, Stated: time.Minute},
+	} {
+		res := make([]cache.Result, 1)
+		if err := s.Apply(t.Context(), []upstream.Op{op}, res); err != nil {
+			t.Errorf("%v: %v", op.Kind, err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
 }

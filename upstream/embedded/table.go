@@ -38,26 +38,29 @@ type request struct {
 	shard *shard
 	now   int64
 	until int64 // the session's deadline
+	// written means that Store.keep has just written the lease to the state file, if the op asks for
+	// that. The op alone would ask for slightly longer now, because time has passed since.
+	written bool
 }
 
 // apply carries out op. It returns false, and has changed nothing, if the session or the limit must
-// be extended first.
-func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
-	done := s.applyNow(op, res)
+// be extended first, or the lease must be written to the file. written is as in request.
+func (s *Store) apply(op *upstream.Op, res *upstream.Result, written bool) bool {
+	done := s.applyNow(op, res, written)
 	if res.Session == 0 {
 		res.SessionNo = 0 // the result does not depend on the session
 	}
 	return done
 }
 
-func (s *Store) applyNow(op *upstream.Op, res *upstream.Result) bool {
+func (s *Store) applyNow(op *upstream.Op, res *upstream.Result, written bool) bool {
 	*res = upstream.Result{Left: -1}
 	if op.Token >= sharedBit || op.Floor > cache.MaxBase {
 		res.Status = cache.Refused
 		res.Err = fmt.Errorf("token %d or floor %d is out of range", op.Token, op.Floor)
 		return true
 	}
-	r := request{Store: s, shard: s.shard(op.Key)}
+	r := request{Store: s, shard: s.shard(op.Key), written: written}
 	r.shard.mu.Lock()
 	defer r.shard.mu.Unlock()
 	// The clock is read under mu, so that no lease counts that expire removes later. The number is
