@@ -160,6 +160,32 @@ def test_a_kept_lock_opens_at_once_on_demand(client: Client, connect: Connect) -
     assert connect().lock("k").acquire(blocking=False)
 
 
+@pytest.mark.parametrize("crosses", [True, False])
+def test_a_kept_grant_that_nobody_wants_opens_at_once(peer: Peer, crosses: bool) -> None:
+    client = Client(peer.path, "test", timeout=0.4 if crosses else 60)
+    lock = client.lock("k", keep=60)
+    acquired = Background(lambda: lock.acquire(blocking=False))
+    peer.welcome()
+    q = peer.expect(w.ACQUIRE)
+    assert q[8:11] == (0, "", 60_000)
+    if crosses:
+        message = peer.read()
+        while message[0] == w.PING:
+            peer.say(0, message[1], 1)
+            message = peer.read()
+        assert message[:3] == (w.CANCEL, message[1], q[1])
+    peer.say(0, q[1], FENCE, 0, ms() + (60_000 if crosses else -1), 1, 0, 0)
+    message = peer.read()
+    while message[0] != w.RELEASE:
+        message = peer.read()
+    assert message[2:] == ("k", q[3], FENCE, w.ASYNC | w.NOW)
+    if crosses:
+        with pytest.raises(locksidecar.Unavailable):
+            acquired.result()
+    else:
+        assert acquired.result() is False
+
+
 async def test_a_kept_lock_under_asyncio(loop: aio.Loop, daemon: Daemon) -> None:
     client = loop.client(daemon.path)
     async with client.lock("k", keep=3600) as held:

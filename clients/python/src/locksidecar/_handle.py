@@ -240,6 +240,8 @@ class Handle(ABC, Generic[H]):
                     return False
                 hold = self._join(who, hold)
                 if self._adopt(hold):
+                    for each in hold.each:
+                        each.taken = True
                     conn.watch(hold)
                     self._keep(who, hold)
                     return True

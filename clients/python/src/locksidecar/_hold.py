@@ -85,6 +85,7 @@ class Hold(Generic[C]):
     lost = ""  # the reason, once it was lost
     nth = 0  # the number of this loss on the connection
     over = False  # released or lost: no longer in the table
+    taken = False  # its owner has got it
     reads = 0  # of a readers-writer pair: how often it was acquired by each of the two handles
     writes = 0
 

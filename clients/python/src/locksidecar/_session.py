@@ -292,7 +292,7 @@ class Session(Table, ABC):
             hold.count = max(0, hold.count - 1)
             if hold.grants <= 0:
                 self._drop(hold)
-        self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
+        self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | (w.NOW if hold.keep else 0))
 
     def give_up(self, hold: Hold[Any] | Holds[Any]) -> None:
         """Release, without waiting for the answer, what is not valid, and what is left of several holds."""
@@ -451,7 +451,8 @@ class Session(Table, ABC):
                 lapsed = [(hold, self._lapse(hold, now)) for hold in holds]
             for hold, count in lapsed:
                 for _ in range(count):  # otherwise the daemon would continue to renew it
-                    self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
+                    unwanted = w.NOW if hold.keep and not hold.taken else 0  # it came too late
+                    self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | unwanted)
         except LockError:
             pass
         except BaseException as e:
