@@ -287,7 +287,7 @@ final class Incoming {
                 String key = Msgpack.getText(b);
                 long owner = Msgpack.getCount(b);
                 long fence = Msgpack.getCount(b);
-                boolean unconfirmed = Msgpack.getCount(b) != Codes.NOT_HELD;
+                boolean unconfirmed = Msgpack.getCount(b) == Codes.UNKNOWN;
                 holds.releaseFailed(key, owner, fence, unconfirmed, Msgpack.getText(b));
             }
             case Codes.FATAL -> {
