@@ -256,10 +256,12 @@ class Base(Generic[L, M, S, A]):
         raise NotImplementedError
 
     async def _asked(self, op: int, *fields: object) -> w.Message:
-        """Send a request that changes nothing, or that may be repeated. Return its reply, which is a success."""
+        """Send a request, once more if that changes nothing. Return its reply, which is a success."""
         try:
             reply: w.Message = await (await self._connect(0)).call(op, *fields)
-        except ConnectionLost:  # perhaps this thread or task was the first to notice; nothing has changed, so ask again
+        except ConnectionLost:  # perhaps this thread or task was the first to notice
+            if op in (w.RELEASE, w.FORCE_UNLOCK):  # the second one would get another answer, or end another hold
+                raise
             reply = await (await self._connect(0)).call(op, *fields)
         if reply[0] != OK:
             raise error(reply[0], w.text(reply))

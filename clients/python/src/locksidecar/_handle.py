@@ -92,7 +92,7 @@ class Handle(ABC, Generic[H]):
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
-        self._tell = client._tell if on_lost is None else (on_lost, *client._tell)
+        self._tell = client._tell if on_lost is None or on_lost in client._tell else (on_lost, *client._tell)
         self._by = Origin(self, 4)
 
     def __del__(self) -> None:
@@ -216,7 +216,7 @@ class Handle(ABC, Generic[H]):
         client = self._client
         if self._tell:
             client._notifier.start()
-        tries, trace = Tries(wait), client._trace()
+        tries = Tries(wait)
         while True:
             if sent is None:
                 conn = client._live() or await client._connect(tries.until())
@@ -231,7 +231,7 @@ class Handle(ABC, Generic[H]):
                     await conn.settled(asked, limit)
                     conn.send(
                         call, asked.named, asked.owner, asked.mode, tries.left, self._ttl, self._flags,
-                        *asked.beyond(trace),
+                        *asked.beyond(client._trace()),
                     )  # fmt: skip
                 sent = None
                 await conn.answered(call, limit)
@@ -466,7 +466,7 @@ class One(Handle[Hold[Any]]):
         except Unavailable as e:
             raise Unconfirmed(f"{e}; the connection has ended") from None
         except BaseException:
-            conn.finish(hold, before, calls[-1] if calls else None)
+            conn.finish(hold, before, calls)
             raise
         return None if last is None else calls
 

@@ -59,7 +59,7 @@ class Lock(Scope[Hold[Any]], One):
         key, who, wait = self._key, _here.who, -1 if blocking else 0
         at, known, inbox, role = (key, who), client._known, conn._inbox, conn._role
         c, hold = _new_call(Call), _new_hold(Hold)
-        mine, applying = (c,), False
+        mine, applying, granted = (c,), False, False
         try:
             try:
                 if (
@@ -74,7 +74,7 @@ class Lock(Scope[Hold[Any]], One):
                     owner = next(client._owners)
                     hold.conn, hold.key, hold.owner = conn, key, owner
                     hold.shared, hold.fixed = self._shared, self._fixed
-                    hold.who, hold.by, hold.tell = who, self._by, self._tell
+                    hold.who, hold.by = who, self._by
                     c.op, c.hold = 2, hold
                     with conn._wlock:
                         n = conn._ids + 1
@@ -108,8 +108,10 @@ class Lock(Scope[Hold[Any]], One):
                                         known._entries[at] = (hold,)
                                         c.reply, c.done = _OK, True
                                         del conn._pending[n]
+                                        if _clock(w.CLOCK) < until:
+                                            hold.tell, granted = self._tell, True
                                 inbox.clear()
-                                if c.done and not hold.over and _clock(w.CLOCK) < hold.valid:
+                                if granted:  # from here on, a loss is reported
                                     self._held[who] = hold
                                     return True
                         if inbox:
@@ -221,7 +223,7 @@ class Lock(Scope[Hold[Any]], One):
             if applying and inbox:
                 conn.interrupted(e)
             self._forget(at[1], hold)
-            conn.finish(hold, 1, c)
+            conn.finish(hold, 1, [c])
             raise
         return super().release(wait)
 
@@ -264,7 +266,7 @@ class Lock(Scope[Hold[Any]], One):
             return  # the end of the connection also releases
         except BaseException:
             self._forget(at[1], hold)
-            conn.finish(hold, 1, c)
+            conn.finish(hold, 1, [c])
             raise
         super().release(False)
 

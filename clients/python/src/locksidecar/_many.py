@@ -241,6 +241,6 @@ class Side(One):
             call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
             hold.conn.let_go(hold)
         except BaseException:
-            hold.conn.finish(hold, before, None)
+            hold.conn.finish(hold, before, ())
             raise
         return hold, [call]

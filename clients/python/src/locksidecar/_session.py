@@ -15,7 +15,7 @@ import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from . import _wire as w
@@ -34,7 +34,7 @@ from ._errors import (
     Unavailable,
     error,
 )
-from ._hold import Call, Entries, Hold, Holds
+from ._hold import Call, Entries, Hold, Holds, Once
 from ._table import Before, Lost, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
@@ -52,7 +52,7 @@ class Session(Table, ABC):
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
-        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # holds whose quiet release was sent
+        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # guarded by mu; holds whose quiet release was sent
         self._ids = 0
         self._rest = b""  # the beginning of a message
         self._pack = w.packer()
@@ -190,18 +190,20 @@ class Session(Table, ABC):
         """
         last = self.let_go(hold)
         if last and not wait:
-            calls.append(Call(w.RELEASE))
-            self.let_gone(hold)
-            flags |= w.QUIET if hold.grants <= 1 else w.QUIET | w.ALL
-            self.send(calls[-1], hold.key, hold.owner, hold.fence, flags)
-            return True
+            flags |= w.QUIET
+            with self._mu:
+                self.let_gone(hold)
+        # Never all grants by one request: another thread of the owner may just have been granted one more.
         for _ in range(max(1, hold.grants) if last else 0):  # more than one only if the owner asked twice at once
             calls.append(self.new_call(w.RELEASE))
             self.send(calls[-1], hold.key, hold.owner, hold.fence, flags)
         return last
 
     def let_gone(self, hold: Hold[Any]) -> None:
-        """Remember the hold of a quiet release, to report its failure. Only the last ones are remembered."""
+        """Remember the hold of a quiet release, to report its failure. The caller has mu.
+
+        Only the last ones are remembered.
+        """
         if hold.tell:
             self._let_gone[hold.key, hold.owner, hold.fence] = hold
             if len(self._let_gone) > _LET_GONE:
@@ -212,11 +214,11 @@ class Session(Table, ABC):
 
         False if no count was left.
         """
+        tell = holds.tell
         gone = self.let_go_all(holds, before)
         if gone and not wait:  # a release-many cannot be quiet
             calls.extend(Call(w.RELEASE, None, [entry]) for entry in gone)
-            for hold in holds.each:
-                self.let_gone(hold)
+            self._let_gone_all(holds, dict(gone), tuple(Once(once.tell) for once in tell))
             for c in calls:
                 self.send(c, c.what[0][0], holds.owner, c.what[0][1], w.QUIET)
             return True
@@ -224,6 +226,14 @@ class Session(Table, ABC):
         for c in calls:
             self.send(c, c.what, holds.owner, 0)
         return gone is not None
+
+    def _let_gone_all(self, holds: Holds[Any], gone: dict[str, int], tell: tuple[Once, ...]) -> None:
+        """Remember those of holds that a quiet release ends, and report the first failure to tell."""
+        with self._mu:
+            for hold in holds.each:
+                if gone.get(hold.key) == hold.fence:
+                    hold.tell = (*hold.tell, *tell)
+                    self.let_gone(hold)
 
     def granted(self, c: Call) -> Any:
         """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.
@@ -331,8 +341,8 @@ class Session(Table, ABC):
             for hold in forced:
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | w.ALL)
 
-    def finish(self, hold: Hold[Any], before: int, c: Call | None) -> None:
-        """Finish a release that an interrupt has left at an unknown point."""
+    def finish(self, hold: Hold[Any], before: int, calls: Sequence[Call]) -> None:
+        """Finish a release that an interrupt has left at an unknown point, after it has sent some of calls."""
         with self._mu:
             if before > 1:
                 hold.count = before - 1
@@ -340,8 +350,9 @@ class Session(Table, ABC):
             hold.count = 0
             lost = bool(hold.lost)
             self._drop(hold)
+        left = 0 if lost else max(1, hold.grants) - sum(c.sent for c in calls)
         with contextlib.suppress(LockError):
-            if not lost and (c is None or not c.sent):  # a second release would be for a hold that is gone
+            for _ in range(left):
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
     def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[Call]) -> None:
@@ -420,7 +431,8 @@ class Session(Table, ABC):
             key = w.text(m)
             owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)
             why = LostError(key, fence, owner, "unconfirmed" if code == UNKNOWN else "gone")
-            gone = self._let_gone.pop((key, owner, fence), None)
+            with self._mu:
+                gone = self._let_gone.pop((key, owner, fence), None)
             if gone is None:
                 _log.warning("%s, as its release without wait has told", why)
             else:

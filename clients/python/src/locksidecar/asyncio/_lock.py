@@ -65,7 +65,7 @@ class Lock(Scope[Hold[Any]], One):
         c, hold = _new_call(Quick), _new_hold(Hold)
         hold.conn, hold.key, hold.owner = conn, self._key, next(client._owners)
         hold.shared, hold.fixed = self._shared, self._fixed
-        hold.who, hold.by, hold.tell = who, self._by, self._tell
+        hold.who, hold.by = who, self._by
         c.op, c.hold, c.future = w.ACQUIRE, hold, conn.loop.create_future()
         n = conn._ids + 1
         data = conn._pack((2, n, self._key, hold.owner, +self._shared, wait, self._ttl, self._flags, *more))
@@ -81,6 +81,7 @@ class Lock(Scope[Hold[Any]], One):
             if left > 0 and conn.dead is None and not hold.over:
                 self._held[who] = hold
                 if self._tell:
+                    hold.tell = self._tell
                     client._notifier.start()
                     conn.watch(hold)
                 elif left < 10_000_000_000:

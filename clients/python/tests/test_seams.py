@@ -1,0 +1,226 @@
+"""Where the short path of a lock meets the general one, and one thread or request meets another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import aio
+import pytest
+from daemon import Daemon, until
+from peer import FENCE, Background, Peer, ms
+
+from locksidecar import Client, ConnectionLost, LostError
+from locksidecar import _session as session
+from locksidecar import _wire as w
+
+Connect = Callable[..., Client]
+
+
+def twice(client: Client, holder: Any, lock: Any) -> None:
+    """Let two threads of the owner of lock acquire it by two requests, which are sent while holder holds it."""
+    assert holder.acquire()
+    both = [Background(lock.acquire), Background(lock.acquire)]
+    until("both wait", lambda: client._ask(w.INSPECT, "k")[5] == 2)
+    holder.release()
+    assert all(b.result() for b in both)
+
+
+def test_a_release_without_an_answer_releases_only_its_own_grants(client: Client, connect: Connect) -> None:
+    """Another thread of the owner acquires just before the release is sent."""
+    lock = client.lock("k", owner="handle")
+    twice(client, connect().lock("k"), lock)
+    assert client._conn is not None
+    lock.release()
+    let_go, done = client._conn.let_go, []
+
+    def first(hold: Any) -> bool | None:
+        last = let_go(hold)
+        if not done:
+            done.append(Background(lock.acquire).result())
+        return last
+
+    client._conn.let_go = first
+    lock.release(wait=False)
+    client.ping()
+    assert done == [True]
+    assert lock.owned()
+    assert not connect().lock("k").acquire(blocking=False), "two hold it"
+    lock.release()
+    assert connect().lock("k").acquire(timeout=60)
+
+
+def test_an_interrupted_release_gives_back_every_grant(client: Client, connect: Connect) -> None:
+    for at in range(3):
+        lock = client.lock("k", owner="handle")
+        twice(client, connect().lock("k"), lock)
+        assert client._conn is not None
+        lock.release()
+        asked: list[int] = []
+        new_call = client._conn.new_call
+
+        def interrupted(op: int, *more: Any, at: int = at, asked: list[int] = asked, new: Any = new_call) -> Any:
+            asked.append(op)
+            if len(asked) > at:
+                del client._conn.new_call
+                raise KeyboardInterrupt
+            return new(op, *more)
+
+        client._conn.new_call = interrupted
+        if at < 2:
+            with pytest.raises(KeyboardInterrupt):
+                lock.release()
+        else:
+            lock.release()
+            del client._conn.new_call
+        other = connect().lock("k")
+        assert other.acquire(timeout=10), f"it is left held after an interrupt at request {at}"
+        other.release()
+
+
+def end(client: Client, told: list[LostError]) -> None:
+    """Wait until all losses are told, and add one more."""
+    last = LostError("", 0, 0, "closed")
+    client._notifier._queue.put((told.append, last))
+    until("all is told", lambda: last in told)
+
+
+def test_a_hold_that_no_acquire_returned_is_not_reported(peer: Peer) -> None:
+    told: list[LostError] = []
+    client = Client(peer.path, "test", on_lost=told.append)
+    lock = client.lock("k")
+
+    def serve() -> None:
+        peer.welcome()
+        peer.grant(60_000)
+        peer.released()
+        q = peer.expect(w.ACQUIRE)
+        grant = w.frame(0, q[1], FENCE + 1, 60_000, ms() + 60_000, 1, 0, 0)
+        peer.raw(grant + w.frame(64, 0, "k", q[3], FENCE + 1, 1))  # they arrive together
+        peer.grant(60_000, fence=FENCE + 2)
+        peer.released()
+
+    serving = Background(serve)
+    for _ in range(2):  # the second acquire takes the shortest path
+        assert lock.acquire()
+        fence = lock.fence
+        lock.release()
+    serving.result()
+    assert fence == FENCE + 2
+    end(client, told)
+    assert len(told) == 1
+
+
+async def test_a_hold_that_no_acquire_returned_is_not_reported_under_asyncio(loop: aio.Loop, peer: Peer) -> None:
+    told: list[LostError] = []
+    client = loop.client(peer.path, on_lost=told.append)
+    lock = client.lock("k")
+
+    def serve() -> None:
+        peer.welcome()
+        q = peer.expect(w.ACQUIRE)
+        grant = w.frame(0, q[1], FENCE + 1, 60_000, ms() + 60_000, 1, 0, 0)
+        peer.raw(grant + w.frame(64, 0, "k", q[3], FENCE + 1, 1))  # they arrive together
+        peer.grant(60_000, fence=FENCE + 2)
+        peer.released()
+
+    serving = Background(serve)
+    await client._connect(0)  # so that the acquire takes the shortest path
+    assert await lock.acquire()
+    assert lock.fence == FENCE + 2
+    await lock.release()
+    serving.result()
+    assert told == []
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_a_loss_is_told_once_to_each(peer: Peer, short: bool) -> None:
+    told: list[LostError] = []
+    client = Client(peer.path, "test", on_lost=told.append)
+    lock = client.lock("k", on_lost=told.append, owner=None if short else 7)
+
+    def serve() -> int:
+        peer.welcome()
+        peer.grant(60_000)
+        peer.released()
+        return int(peer.grant(60_000, fence=FENCE + 1)[3])
+
+    serving = Background(serve)
+    lock.acquire()
+    lock.release()
+    lock.acquire()
+    peer.say(64, 0, "k", serving.result(), FENCE + 1, 1)
+    until("it is lost", lambda: not lock.owned())
+    end(client, told)
+    assert len(told) == 2  # the last one is of end
+
+
+def test_a_failed_release_of_many_without_an_answer_is_a_loss(peer: Peer) -> None:
+    told: list[LostError] = []
+    client = Client(peer.path, "test")
+    locks = client.lock_many(["a", "b"], on_lost=told.append, confirm=False)
+
+    def serve() -> int:
+        peer.welcome()
+        return int(peer.grant_many(60_000, 60_000)[3])
+
+    serving = Background(serve)
+    assert locks.acquire()
+    owner = serving.result()
+    locks.release()
+    for n, key in enumerate("ab"):
+        assert peer.expect(w.RELEASE)[2] == key
+        peer.say(68, 0, key, owner, FENCE + n, 7, "so")
+    until("the loss is told", lambda: told)
+    pinged = Background(client.ping)
+    peer.say(0, peer.expect(w.PING)[1], ms())
+    pinged.result()
+    end(client, told)
+    assert [(e.key, e.reason) for e in told[:-1]] == [("a", "unconfirmed")]
+
+
+def test_a_forced_unlock_is_not_repeated(peer: Peer) -> None:
+    """The second one could end the hold of the next owner."""
+    client = Client(peer.path, "test")
+    forced = Background(client.force_unlock, "k")
+    peer.welcome()
+    peer.expect(w.FORCE_UNLOCK)
+    peer.hang_up()
+    with pytest.raises(ConnectionLost):
+        forced.result()
+
+
+async def test_the_trace_is_asked_once_for_each_request(loop: aio.Loop, daemon: Daemon) -> None:
+    calls: list[int] = []
+
+    def trace() -> str:
+        calls.append(1)
+        if len(calls) == 2:
+            raise ZeroDivisionError
+        return ""
+
+    holder = loop.client(daemon.path).lock("k")
+    await holder.acquire()
+    client = loop.client(daemon.path, trace=trace)
+    await client.ping()
+    assert not await client.lock("k").acquire(blocking=False)
+    assert len(calls) == 1  # the second call would leave the request without an owner
+
+
+def test_quiet_releases_in_many_threads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_LET_GONE", 4)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+
+        def work(n: int) -> None:
+            lock = client.lock(f"k{n}", owner="handle", on_lost=print, confirm=False)
+            for _ in range(300):
+                lock.acquire()
+                lock.release()
+
+        for each in [Background(work, n) for n in range(4)]:
+            each.result()
+    finally:
+        sys.setswitchinterval(interval)
