@@ -264,6 +264,9 @@ func (d *Daemon) discard() {
 	d.site.close(&d.cfg)
 }
 
+// ErrBusy is the error of Reload if it may work later.
+var ErrBusy = errors.New("another process is taking over, or the daemon ends")
+
 // Reload applies another configuration. Stores in both configurations keep their state. Reload
 // starts to use a new store, and closes a removed one once nothing is held there. It fails while
 // another process takes over, because the stores that were offered to that process must stay.
@@ -271,7 +274,7 @@ func (d *Daemon) discard() {
 // closes them.
 func (d *Daemon) Reload(next Serving) error {
 	if !d.lockTransferring() {
-		return errors.New("another process is taking over, or the daemon ends")
+		return ErrBusy
 	}
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -129,6 +130,8 @@ type server struct {
 	fleet *fleet
 	log   *zap.Logger
 	level zap.AtomicLevel
+	// watched means that the daemon reloads by itself, so it has to repeat what was refused.
+	watched bool
 }
 
 // serve runs the daemon until a signal or the end of ctx. Everything ends in the reverse order of
@@ -151,7 +154,7 @@ func (m *Main) serve(
 	defer spans.close()
 	threads := tuning.NewThreads(m.Env)
 	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log,
-		level: out.level}
+		level: out.level, watched: w.file != ""}
 	defer s.fleet.end()
 	s.fleet.takeover = s.found(kept)
 	starting, told := sig.starting(ctx)
@@ -218,7 +221,14 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	rested := make(chan struct{})
 	go func() {
 		defer close(rested)
-		sig.work(working, func() { s.reload(working) }, s.callSuccessor)
+		retry := time.AfterFunc(reloadAgain, sig.wantReload)
+		retry.Stop()
+		defer retry.Stop()
+		sig.work(working, func() {
+			if err := s.reload(working); s.watched && passing(err) {
+				retry.Reset(reloadAgain)
+			}
+		}, s.callSuccessor)
 	}()
 	defer func() { rest(); <-rested }()
 	var cut os.Signal
@@ -266,8 +276,20 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	}
 }
 
+// reloadAgain is the pause before a watched configuration is read again that was refused for a
+// passing reason.
+const reloadAgain = 10 * time.Second
+
+// passing reports whether the same configuration may be accepted later: a store cannot be reached,
+// locks have to be released first, or another process takes over.
+func passing(err error) bool {
+	e, ok := errors.AsType[*exitError](err)
+	return ok && (e.code == exitUnavailable || e.code == exitTryAgain) ||
+		errors.Is(err, daemon.ErrBusy)
+}
+
 // reload applies the present configuration, as a whole or not at all.
-func (s *server) reload(ctx context.Context) {
+func (s *server) reload(ctx context.Context) error {
 	s.tellReloading()
 	defer s.tell(sd.SdNotifyReady)
 	p, err := s.read(ctx)
@@ -277,9 +299,10 @@ func (s *server) reload(ctx context.Context) {
 	if err != nil {
 		s.log.Error("configuration not reloaded: the daemon keeps its configuration",
 			zap.String("event", "reload_refused"), zap.Error(err))
-		return
+		return err
 	}
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
+	return nil
 }
 
 // read reads the configuration and the files that it names. One of them may be a pipe, or on a file

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // Kubernetes replaces a symbolic link in the middle of the path.
@@ -51,4 +53,30 @@ func TestWatchReloadsAConfigurationThatHasChanged(t *testing.T) {
 	if n := strings.Count(h.daemon.err.String(), `"event":"reloaded"`); n != 1 {
 		t.Errorf("%d reloads for one change", n)
 	}
+}
+
+// A store that a new configuration names cannot be reached at first. Nobody changes the file again.
+func TestWatchRepeatsAReloadThatWasRefusedForAPassingReason(t *testing.T) {
+	t.Parallel()
+	server := testserver.StartRedis(t)
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file, "--watch")
+	server.Stop()
+	if err := os.WriteFile(file, []byte("upstream: "+server.URL()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	logs := func(event string) {
+		t.Helper()
+		eventually(t, "the daemon says "+event, func() bool {
+			return strings.Contains(h.daemon.err.String(), `"event":"`+event+`"`)
+		})
+	}
+	logs("reload_refused")
+	server.Start()
+	logs("reloaded")
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
 }
