@@ -16,6 +16,7 @@ type kept struct {
 	h        *host
 	id       audited // in the audit log
 	until    int64   // by the host's clock
+	late     int64   // it may end so much later, because the time of the grant is not known exactly
 	mayEnd   bool    // a client has asked for its end
 	left     bool    // its daemon has ended; the store keeps it
 	over     bool
@@ -67,7 +68,7 @@ func (h *host) promises(k *conn, q *request, g *protocol.Grant) {
 	}
 	w := h.w
 	at, link := h.where(q.key, g.Fence)
-	x := &kept{h: h, id: id, until: since + q.keep*ms, as: &hold{c: k.c, k: k, key: q.key, at: at,
+	x := &kept{h: h, id: id, until: since + q.keep*ms, late: h.clock() - since, as: &hold{c: k.c, k: k, key: q.key, at: at,
 		owner: q.owner, fence: g.Fence, mode: q.mode}}
 	h.kept[id] = x
 	w.kept = append(slices.DeleteFunc(w.kept, func(o *kept) bool { return !o.lasts() }), x)
@@ -103,13 +104,13 @@ func (h *host) keepNotice(n *cache.Notice) (id audited) {
 	switch n.Kind {
 	case cache.NoticeAcquired:
 		if w.p.Keep > 0 {
-			h.since[id] = h.clock()
+			h.since[id] = h.decided()
 		}
 	case cache.NoticeDetached:
 		w.counts.Tallies[detaches]++
 		delete(h.since, id)
 		delete(h.kept, id)
-		if x != nil && h.clock() >= x.until {
+		if x != nil && h.decided() >= x.until+x.late {
 			w.fail("kept", n.Key, "fence %d is detached %d ms after the end of its keep", n.Fence,
 				(h.clock()-x.until)/ms)
 		}

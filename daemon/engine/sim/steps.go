@@ -12,6 +12,7 @@ import (
 // steps is a reload in progress.
 type steps struct {
 	pick  func(n int) int
+	began int64               // by the host's clock
 	was   *conf               // the configuration before
 	yield func(struct{}) bool // nil except while a step is carried out
 	stop  func()
@@ -30,7 +31,7 @@ var errStepsCut = errors.New("the daemon has ended")
 // inSteps carries out do, which reloads the daemon, in steps. Dice of their own choose the steps,
 // so that runs without them stay the same.
 func (h *host) inSteps(was *conf, pick func(n int) int, do func()) {
-	st := &steps{pick: pick, was: was}
+	st := &steps{pick: pick, was: was, began: h.clock()}
 	var between func(struct{}) bool
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
 		defer func() {
@@ -80,6 +81,15 @@ func (h *host) cutSteps() {
 // late reports whether output that is written now may have waited for a step of a reload.
 func (h *host) late() bool {
 	return h.steps != nil || h.reloaded > 0 && h.w.now-h.reloaded < lateOutput
+}
+
+// decided returns the earliest time, by the host's clock, at which the daemon can have decided what
+// it tells now.
+func (h *host) decided() int64 {
+	if h.steps != nil {
+		return h.steps.began
+	}
+	return h.clock()
 }
 
 // follows returns the namespaces of a key that the daemon may follow now. During a reload there are
