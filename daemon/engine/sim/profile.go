@@ -141,6 +141,9 @@ func (p Profile) String() string {
 	if p.Local {
 		s += ", local in outages"
 	}
+	if p.Any > 0 {
+		s += ", one of several keys"
+	}
 	for f, v := range p.Faults {
 		if v > 0 {
 			s += ", " + fault(f).String()

@@ -159,7 +159,7 @@ var settings = slices.Concat([]Setting{
 			Help: "maximum number of requests per second on all connections of one user; 0 for " +
 				"no limit",
 			More: "Excess requests are delayed, not refused, but each connection may always send " +
-				"one request per second. Each key of an acquire-many counts as one, a new " +
+				"one request per second. Each key of several counts as one, a new " +
 				"connection as 20. Bursts of up to a tenth of a second's worth are " +
 				"not delayed. No lock is lost by the delay.",
 			Example: "20000", value: func(c *Config) value { return number(&c.Limits.UserRate, 0, 1<<30) }},
