@@ -90,6 +90,16 @@ func (l *Lease) keepTTL(now int64) int64 {
 	return min(ttlUntil(l.optional.keepLatest, now), int64(l.st.Keeps))
 }
 
+// Unkept counts the leases whose stores have yet to be told of a keep.
+func (t *Table) Unkept(now int64) (n int) {
+	for l := range t.all() {
+		if l.state == stateHeld && l.keepTTL(now) > 0 && (l.held.unkept || l.held.renewGen != 0) {
+			n++
+		}
+	}
+	return n
+}
+
 // ttlUntil is the inverse of LeaseDeadline.
 func ttlUntil(until, now int64) int64 {
 	return (until-now+int64(2*time.Millisecond))*100/99 + 1

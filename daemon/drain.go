@@ -53,9 +53,12 @@ func (d *Daemon) drained() bool {
 	return d.stores.queriesRunning() == 0 && d.engine.Unanswered() == 0
 }
 
-// settle waits for a bounded time until the stores have confirmed the releases.
+// settle waits for a bounded time until the stores have confirmed the releases, and know what they
+// have to keep.
 func (d *Daemon) settle() {
-	left := func() int { return d.engine.Unanswered() + d.engine.PendingEnds() }
+	left := func() int {
+		return d.engine.Unanswered() + d.engine.PendingEnds() + d.engine.Unkept()
+	}
 	if !poll(5*time.Millisecond, partTime, nil, func() bool { return left() == 0 }) {
 		d.log.Warn("releases not confirmed",
 			zap.String("event", "settle_cut"), zap.Int("waiting", left()))

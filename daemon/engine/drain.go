@@ -75,6 +75,17 @@ func (e *Engine) PendingEnds() (n int) {
 	return n
 }
 
+// Unkept counts the leases whose stores have yet to be told that they are kept after the end of the
+// daemon.
+func (e *Engine) Unkept() (n int) {
+	for i := range e.shards {
+		sh := e.lock(i)
+		n += sh.table.Unkept(e.clock())
+		sh.mu.Unlock()
+	}
+	return n
+}
+
 // Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their
 // holders. It returns Forever for both without leases.
 func (e *Engine) Shortest() (ttl, validity time.Duration) {

@@ -337,7 +337,7 @@ func (h *host) part(end int64) {
 }
 
 func (h *host) settle(end int64) {
-	left := 0
+	left := h.eng.Unkept()
 	for _, l := range h.links {
 		waiting, flying := l.storeLane.Main().Depth()
 		if !l.breaker.down {
