@@ -177,7 +177,7 @@ func (c *client) release(h *hold) {
 	if w.chance(250) {
 		p.Flags |= protocol.FlagAsync
 	}
-	if w.p.Keep > 0 && w.chance(300) {
+	if w.p.Keep > 0 && (w.chance(300) || w.calm) {
 		p.Flags |= protocol.FlagNow
 		if x := c.keptOf(h); x != nil {
 			x.mayEnd = true

@@ -147,6 +147,7 @@ func (w *World) audit() {
 // After that nothing may be left.
 func (w *World) finish() {
 	w.calm = true
+	keep := w.p.longestKeep() // a detached hold may still close its key for so long
 	w.say(nil, "THE END begins")
 	// A host that is frozen, or a client that is paused, still continues at its own time.
 	for _, h := range w.hosts {
@@ -158,7 +159,7 @@ func (w *World) finish() {
 	for _, c := range w.clients {
 		c.chain = 0
 		for _, q := range c.calls { // a wait without bound has a bound from now on
-			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience
+			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience+keep
 		}
 		c.after(w.between(0, sec), func() {
 			for _, h := range c.live() {
@@ -168,7 +169,7 @@ func (w *World) finish() {
 			}
 		})
 	}
-	w.runUntil(w.now + 70*sec)
+	w.runUntil(w.now + 70*sec + keep)
 	for _, c := range w.clients {
 		if n := len(c.calls); n > 0 && w.failure == nil {
 			w.fail("every wait ends", c.calls[0].keyName(), "client %d's %s %d is not answered at the end",
