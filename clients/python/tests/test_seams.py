@@ -224,3 +224,115 @@ def test_quiet_releases_in_many_threads(client: Client, monkeypatch: pytest.Monk
             each.result()
     finally:
         sys.setswitchinterval(interval)
+
+
+def every(client: Client, kind: str) -> Any:
+    """Return a handle of a kind that does not take the shortest path."""
+    if kind == "many":
+        return client.lock_many(["k", "other"])
+    if kind == "any":
+        return client.lock_any(["k", "other"], owner=7)
+    return client.lock("k", owner=7 if kind == "named" else None, timeout=60)
+
+
+KINDS = ["thread", "named", "many", "any"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grant_that_an_interrupt_has_cut_is_not_a_loss(client: Client, kind: str) -> None:
+    """Otherwise the owner could neither acquire again nor release."""
+    lock = every(client, kind)
+    client.ping()
+    assert client._conn is not None
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    client._conn._state = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire(timeout=60)
+    assert lock.acquire(timeout=60)
+    lock.release()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_grant_just_before_the_end_of_the_connection_is_not_a_loss(client: Client, kind: str) -> None:
+    lock = every(client, kind)
+    client.ping()
+    conn = client._conn
+    assert conn is not None
+    answered = conn.answered
+
+    async def late(c: Any, limit: float | None) -> None:
+        """Notice the end of the connection before the grant."""
+        await answered(c, limit)
+        conn.die(ConnectionLost("so"))
+        raise ConnectionLost("so")
+
+    conn.answered = late  # type: ignore[method-assign]
+    assert lock.acquire(timeout=60)
+    lock.release()
+
+
+def test_an_interrupted_release_expects_no_answer(client: Client) -> None:
+    for many in (False, True):
+        lock: Any = client.lock_many(["k", "other"]) if many else client.lock("k", owner=7)
+        lock.acquire()
+        conn = client._conn
+        assert conn is not None
+        enter = conn.enter
+
+        def cut(c: Any, fields: Any, conn: Any = conn, enter: Any = enter) -> bytes:
+            del conn.enter
+            enter(c, fields)
+            raise KeyboardInterrupt
+
+        conn.enter = cut  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            lock.release()
+        client.ping()
+        assert not conn._pending
+        assert lock.acquire(timeout=60)
+        lock.release()
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_pair_after_an_interrupted_acquire(client: Client, connect: Connect, again: bool) -> None:
+    pair = client.read_write("k")
+    pair.write.acquire()
+    adopt = pair.read._adopt
+
+    def interrupted(_: object) -> bool:
+        raise KeyboardInterrupt
+
+    pair.read._adopt = interrupted  # type: ignore[method-assign, assignment]
+    with pytest.raises(KeyboardInterrupt):
+        pair.read.acquire()
+    pair.read._adopt = adopt  # type: ignore[method-assign]
+    if again:
+        pair.read.acquire()
+    pair.write.release()
+    assert pair.read.owned() is again
+    if again:
+        pair.read.release()
+    assert connect().lock("k").acquire(timeout=5)
+
+
+def test_a_pair_after_an_interrupted_release(client: Client, connect: Connect) -> None:
+    pair = client.read_write("k")
+    pair.write.acquire()
+    pair.read.acquire()
+    mine, calls = pair.read._mine, []
+
+    def interrupted() -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return mine()
+
+    pair.read._mine = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        pair.read.release()
+    pair.read.release()
+    pair.write.release()
+    assert connect().lock("k").acquire(timeout=5)

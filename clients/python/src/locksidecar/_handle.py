@@ -250,6 +250,7 @@ class Handle(ABC, Generic[H]):
                     return False
             except (ConnectionLost, Draining) as e:
                 # After either error nothing is held, so the request may be sent again.
+                conn.withdraw(call)  # it may have been granted just before the end
                 pause = tries.refused(e, conn, client._closed)
             except BaseException:  # no answer, cancelled, or an interrupt at any point above
                 conn.withdraw(call)

@@ -225,16 +225,17 @@ class Side(One):
     def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
         hold, before = self._mine(), 0
         if not hold.lost and sure(hold):
-            if (hold.reads if self._shared else hold.writes) == 0:
+            # An interrupt may have left the two counts too low or too high; hold.count decides.
+            if not (hold.reads if self._shared else hold.writes) and hold.reads + hold.writes >= hold.count:
                 raise NotHeld(
                     f"{self._name}: held by this owner, but not for {'reading' if self._shared else 'writing'}"
                 )
-            if not self._shared and hold.reads and hold.writes == 1 and not hold.shared:
+            if not self._shared and hold.reads and hold.writes == 1 and hold.count > 1 and not hold.shared:
                 before = hold.count
         if self._shared:
-            hold.reads -= 1
+            hold.reads = max(0, hold.reads - 1)
         else:
-            hold.writes -= 1
+            hold.writes = max(0, hold.writes - 1)
         if not before:
             return super()._let_go(who, wait, flags)
         try:  # what is left is for reading

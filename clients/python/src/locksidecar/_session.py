@@ -256,7 +256,7 @@ class Session(Table, ABC):
             with self._mu:
                 c.abandoned = True
                 granted = c.done and c.error is None and c.reply[0] == OK
-            if c.hold is not None and granted:
+            if c.hold is not None and (granted or self.dead is not None):  # an interrupt may have cut the grant
                 self.give_up_lost(c.hold)
             if c.hold is None or self.dead is not None:
                 return
@@ -350,10 +350,18 @@ class Session(Table, ABC):
             hold.count = 0
             lost = bool(hold.lost)
             self._drop(hold)
+        self._expect_no_more(calls)
         left = 0 if lost else max(1, hold.grants) - sum(c.sent for c in calls)
         with contextlib.suppress(LockError):
             for _ in range(left):
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
+
+    def _expect_no_more(self, calls: Sequence[Call]) -> None:
+        """Forget those of calls that an interrupt has left unsent: they are never answered."""
+        unsent = [c.id for c in filter(lambda c: not c.sent, calls)]
+        with self._mu:
+            for number in unsent:
+                self._pending.pop(number, None)
 
     def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[Call]) -> None:
         """Finish a release of several that an interrupt has left at an unknown point."""
@@ -362,6 +370,7 @@ class Session(Table, ABC):
                 holds.count = count - 1
                 return
             gone = self._end_all(holds, before or what(holds))
+        self._expect_no_more(calls)
         unsent = [c.what for c in filter(lambda c: not c.sent, calls)]
         left = unsent if calls else w.batches(gone, self.max_frame)
         with contextlib.suppress(LockError):
