@@ -313,7 +313,7 @@ final class Acquire extends Wait implements Link.Dial {
         if (terms.keys.many()) {
             over.conn.requests.release(holds, terms.shared, c -> { });
         } else {
-            over.conn.requests.release(over, terms.shared, 0, c -> { });
+            over.conn.requests.release(over, terms.shared, over.unwanted(), c -> { });
         }
         outcome = next;
         if (next == null) {
@@ -549,7 +549,7 @@ final class Acquire extends Wait implements Link.Dial {
                 return;
             }
             if (!complete(lease)) { // it was granted after it was cancelled
-                lease.releaseAsync();
+                lease.giveBack();
             }
         }
     }

@@ -69,7 +69,7 @@ final class Conn {
     private boolean led;
     /** The I/O thread sleeps until the caller that reads is done. */
     private boolean asleep;
-    /** The present reading has ended a call whose caller may read the next reply itself. */
+    /** The present turn has ended a call whose caller may read the next reply itself. */
     private boolean answered;
 
     // Only the reader uses these.
@@ -221,7 +221,7 @@ final class Conn {
 
     /** Tells whether there must be a reader now. mu is held. */
     private boolean due() {
-        return !pending.isEmpty() || !caughtUp.isEmpty() || out.needsReader();
+        return !pending.isEmpty() || !caughtUp.isEmpty() || !looking.isEmpty() || out.needsReader();
     }
 
     /** Makes the I/O thread read if no thread does, for an answer that no thread waits for that may read. */
@@ -333,7 +333,7 @@ final class Conn {
                 mu.unlock();
             }
             try {
-                flush();
+                flush(!more);
             } finally {
                 Link.each(waited, Runnable::run);
             }
@@ -446,6 +446,11 @@ final class Conn {
 
     /** Writes the added requests, and wakes waiting threads. mu is not held. */
     private void flush() {
+        flush(false);
+    }
+
+    /** Like flush; last if the thread is the reader and will not read again in its present turn. */
+    private void flush(boolean last) {
         List<Call> now = List.of();
         List<Runnable> then = List.of();
         boolean write;
@@ -460,11 +465,13 @@ final class Conn {
                 then = told;
                 told = new ArrayList<>();
             }
-            if (answered && reader == io && Thread.currentThread() == io && dead == null && !due()) {
-                reader = null; // the caller reads its next reply itself
-                led = true;
+            if (last) {
+                if (answered && reader == io && dead == null && !due()) {
+                    reader = null; // the caller reads its next reply itself
+                    led = true;
+                }
+                answered = false;
             }
-            answered = false;
             write = !out.isEmpty();
         } finally {
             mu.unlock();

@@ -170,6 +170,11 @@ final class Hold {
         }
     }
 
+    /** Returns the flags of the release of a grant that nobody wants, which ends a keep. */
+    int unwanted() {
+        return keep == 0 ? 0 : Codes.NOW;
+    }
+
     /** Counts an acquire. */
     void enter(boolean asShared) {
         if (asShared) {

@@ -382,7 +382,9 @@ public final class Lease implements AutoCloseable {
         hold.conn.mu.lock();
         try {
             for (Hold h : holds) {
-                h.unlisten(watcher); // its owner may continue to hold it
+                if (!h.over) { // its owner continues to hold it; else a quiet release may still fail
+                    h.unlisten(watcher);
+                }
             }
         } finally {
             hold.conn.mu.unlock();
@@ -408,18 +410,27 @@ public final class Lease implements AutoCloseable {
      *     not confirm. Cancelling it has no effect on the release
      */
     public CompletableFuture<Void> releaseAsync() {
+        return releaseAsync(0);
+    }
+
+    /** Releases a grant that nobody wants, which is not kept either. */
+    void giveBack() {
+        releaseAsync(hold.unwanted());
+    }
+
+    private CompletableFuture<Void> releaseAsync(int flags) {
         Hold doubtful = closed ? null
                 : Stream.of(holds).filter(h -> !h.over && !h.owned()).findFirst().orElse(null);
         if (doubtful == null) {
-            return sendAsync();
+            return sendAsync(flags);
         }
         Link link = doubtful.conn.link(); // a message that has arrived, but was not read, may decide
         CompletableFuture<Void> read = new CompletableFuture<>();
         doubtful.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
-        return read.thenCompose(x -> sendAsync());
+        return read.thenCompose(x -> sendAsync(flags));
     }
 
-    private CompletableFuture<Void> sendAsync() {
+    private CompletableFuture<Void> sendAsync(int flags) {
         CompletableFuture<Void> future = new CompletableFuture<>();
         Link link = hold.conn.link();
         Queue<Call> ended = new ConcurrentLinkedQueue<>();
@@ -449,7 +460,7 @@ public final class Lease implements AutoCloseable {
                 return future;
             }
             closed = true;
-            if (send(0, then, calls) == Left.NOT_OWNED) {
+            if (send(flags, then, calls) == Left.NOT_OWNED) {
                 future.completeExceptionally(hold.notHeld());
                 return future;
             }

@@ -90,7 +90,7 @@ final class Requests {
 
     /** Adds a release of a grant that no owner got, whose reply is ignored. mu is held. */
     void giveBack(Hold hold) {
-        release(hold, hold.keep == 0 ? Codes.ASYNC : Codes.ASYNC | Codes.NOW);
+        release(hold, Codes.ASYNC | hold.unwanted());
     }
 
     /** Adds a release whose reply is ignored. mu is held. */

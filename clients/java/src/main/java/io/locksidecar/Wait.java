@@ -46,19 +46,18 @@ abstract class Wait {
             if (Thread.interrupted()) {
                 throw new InterruptedException();
             }
+            if (limit != null && limit - System.nanoTime() <= 0) {
+                return done();
+            }
             Conn c = conn();
             if (c != null && (c.lead(this, limit) || done())) { // a lock in lead may have used up the permit of a wake
                 continue;
             }
             if (limit == null) {
                 LockSupport.park(this);
-                continue;
+            } else {
+                LockSupport.parkNanos(this, limit - System.nanoTime()); // returns at once if that is not positive
             }
-            long left = limit - System.nanoTime();
-            if (left <= 0) {
-                return done();
-            }
-            LockSupport.parkNanos(this, left);
         }
         return true;
     }

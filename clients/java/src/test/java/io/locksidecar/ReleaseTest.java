@@ -15,6 +15,7 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Optional;
 import java.util.Queue;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import org.junit.jupiter.api.Test;
 
@@ -93,6 +94,23 @@ class ReleaseTest extends OnPeer {
     }
 
     @Test
+    void a_failed_quiet_release_of_one_of_several_keys_is_a_loss() {
+        LockOptions options = LockOptions.defaults().owner(owner).confirm(false).onLost(told::add);
+        Background<Lease> all = background(() -> client.leaseAll(List.of("a", "b"), options));
+        peer.welcome();
+        List<?> q = peer.expect(Codes.ACQUIRE_MANY);
+        long until = Peer.millis() + 60_000;
+        peer.say(0, q.get(1), List.of(List.of(7, 60_000, until, 1, 0, 0), List.of(8, 60_000, until, 1, 0, 0)));
+        all.result().close();
+        peer.expect(Codes.RELEASE);
+        peer.expect(Codes.RELEASE);
+        peer.say(68, 0, "b", number, 8, 3, "no such hold");
+        until("it is told", () -> !told.isEmpty());
+        assertEquals("b", told.peek().key());
+        assertEquals("gone", told.peek().reason());
+    }
+
+    @Test
     void a_lost_hold_is_not_released_quietly() {
         SidecarLock lock = held(60_000);
         peer.say(64, 0, "k", number, Peer.FENCE, 4);
@@ -144,6 +162,21 @@ class ReleaseTest extends OnPeer {
         peer.say(0, cancel.get(1), 0);
         assertEquals((long) (Codes.ASYNC | Codes.NOW), peer.expect(Codes.RELEASE).get(5));
         assertInstanceOf(InterruptedException.class, lease.thrown());
+    }
+
+    @Test
+    void a_kept_lease_that_comes_after_its_future_was_cancelled_is_not_kept() {
+        client.close();
+        Queue<Runnable> tasks = new ConcurrentLinkedQueue<>();
+        client = Sidecar.builder().socket(peer.path).executor(tasks::add).build();
+        CompletableFuture<Lease> lease = client.leaseAsync(
+                "k", Duration.ofMinutes(1), LockOptions.defaults().keep(Duration.ofMinutes(10)));
+        peer.welcome();
+        peer.grant(60_000);
+        until("it is granted", () -> !tasks.isEmpty());
+        lease.cancel(false);
+        tasks.remove().run();
+        assertEquals((long) Codes.NOW, peer.expect(Codes.RELEASE).get(5));
     }
 
     @Test
