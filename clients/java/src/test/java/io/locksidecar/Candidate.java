@@ -39,11 +39,12 @@ class Candidate implements Election.Listener {
 
     @Override
     public void onElected(Term term) throws Exception {
+        Work mine = work; // before the test learns of the term, and may set the work of the next one
         said.add("elected");
         working.incrementAndGet();
         elected.add(term);
         try {
-            work.run(term);
+            mine.run(term);
         } finally {
             said.add("returned");
             working.decrementAndGet();
