@@ -93,8 +93,8 @@ type Op struct {
 	// OpPeek.
 	Token uint64
 	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	// Stated is not 0 if a hold has a keep: see detach.go. Then the deadline follows from it, and the
-	// lease has to last for TTL even if the daemon ends. TTL is shorter than Stated only where the
+	// Stated is not 0 if a hold has a keep (see detach.go). The deadline then follows from Stated,
+	// and the lease has to last for TTL even if the daemon ends. TTL is shorter than Stated only where the
 	// store session alone makes the deadline. For the caller.
 	Stated time.Duration
 	Floor  uint64 // the highest base known here; a new one is larger

@@ -79,8 +79,8 @@ func (s *Store) newFirst(ctx context.Context, p *step, results []upstream.Result
 }
 
 // endLost makes results of ops that end tokens NotHeld if the store has lost its session and has no
-// other one: whatever it still has of the tokens ends with that session. Without this, a store that
-// is down for good would keep the leases of the pair forever.
+// other one. Whatever the store still has of the tokens ends with that session. Without this, a
+// store that is down for good would keep the leases of the pair forever.
 func (s *Store) endLost(i int, results []upstream.Result) {
 	s.mu.Lock()
 	lost := s.sessional[i] && s.known[i].No > 1 && s.known[i].Until == 0

@@ -228,7 +228,7 @@ class Session(Table, ABC):
         return gone is not None
 
     def _let_gone_all(self, holds: Holds[Any], gone: dict[str, int], tell: tuple[Once, ...]) -> None:
-        """Remember those of holds that a quiet release ends, and report the first failure to tell."""
+        """Remember which of holds a quiet release ends, and report the first failure to tell."""
         with self._mu:
             for hold in holds.each:
                 if gone.get(hold.key) == hold.fence:
