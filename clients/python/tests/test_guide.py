@@ -81,7 +81,7 @@ def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> No
                 assert isinstance(shown["problem"], locksidecar.LockError)
             if "client" in shown:
                 shown["client"].close()
-        assert blocks == 12
+        assert blocks == 11
         assert leaders == sorted(leaders)
         assert leaders[0] < leaders[-1]
     finally:
