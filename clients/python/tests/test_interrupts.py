@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dis
+import functools
 import inspect
 import itertools
 import signal
@@ -136,6 +138,62 @@ def test_interrupts_anywhere_leave_nothing_held(client: Client, connect: Connect
                 pass
 
     storm(connect(), some(client, many), use)
+
+
+class Point:
+    """A signal at the n-th instruction of the client, as the interpreter would handle it there.
+
+    The trace function of that instruction is written in C, so that the handler runs only in the client.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+        quiet = (0).__init__  # accepts anything, returns None, and handles no signals
+        send = ctypes.PyDLL(None)["raise"]
+        send.argtypes, send.restype = [ctypes.c_int] + 3 * [ctypes.py_object], {0: quiet}.get
+        self._send = functools.partial(send, signal.SIGALRM)
+
+    def called(self, frame: types.FrameType, _: str, __: object) -> object:
+        if self.left <= 0 or not frame.f_globals["__name__"].startswith(w.PACKAGE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, _: types.FrameType, event: str, __: object) -> object:
+        if event == "opcode" and self.left > 0:
+            self.left -= 1
+            if self.left == 0:
+                return self._send
+        return self._step
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="instructions are CPython's")
+@pytest.mark.parametrize("confirm", [True, False])
+def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, confirm: bool) -> None:
+    client, other = connect(confirm=confirm), connect().lock("k")
+    lock = client.lock("k")
+    n, point = 0, Point(0)
+    while point.left == 0:
+        lock.acquire()  # it connects again if necessary, so that the next one takes the shortest path
+        lock.release()
+        n, point = n + 1, Point(n + 1)
+        sys.settrace(point.called)  # type: ignore[arg-type]
+        with contextlib.suppress(Interrupted):
+            try:
+                lock.acquire()
+                lock.release()
+            finally:
+                sys.settrace(None)
+        with contextlib.suppress(locksidecar.NotHeld):
+            lock.release()
+        assert other.acquire(timeout=60), f"left held after {n} instructions"
+        other.release()
+        client.ping()
+        assert client._conn is not None
+        assert not client._conn._pending, n
+        assert not client._conn._holds, n
+    assert n > 300
 
 
 def test_an_interrupt_between_acquire_and_the_body(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,7 +174,11 @@ class Session(Table, ABC):
     def ask(self, op: int, *fields: object, hold: Hold[Any] | None = None) -> Call:
         """Send a request whose answer is waited for."""
         c = self.new_call(op, hold)
-        self.send(c, *fields)
+        try:
+            self.send(c, *fields)
+        except BaseException:
+            self._expect_no_more([c])
+            raise
         return c
 
     async def call(self, op: int, *fields: object) -> w.Message:
