@@ -62,7 +62,7 @@ class Handle(ABC, Generic[H]):
 
     _general = False  # the shortest path is not for this handle
     _unit: str  # the default owner, for messages: "thread" or "task"
-    _held: dict[Who, H] = {}  # noqa: RUF012  by thread or task, or by the named owner; of a handle that was refused
+    _held: dict[Who, H] = {}  # noqa: RUF012  by thread, task or named owner; __del__ finds this one if __init__ has failed
 
     def __init__(
         self,

@@ -139,7 +139,7 @@ class Hold(Generic[C]):
         self.valid = min(until, self.end) if self.end else until
 
     def loss(self, reason: str) -> LostError:
-        """Return the function that reports the hold's loss."""
+        """Return the error that reports the hold's loss."""
         return LostError(self.key, self.fence, self.owner, reason)
 
     def reason_at(self, now: int) -> str:
@@ -226,7 +226,7 @@ class Holds(Generic[C]):
         return min((hold for hold in self.each if hold.lost), key=lambda hold: hold.nth, default=None)
 
     def loss(self, reason: str) -> LostError:
-        """Return the function that reports the loss, with the key that was lost first."""
+        """Return the error that reports the loss, with the key that was lost first."""
         return (self._first() or self.each[0]).loss(reason)
 
     def owned(self) -> bool:

@@ -361,7 +361,7 @@ class Session(Table, ABC):
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
     def _expect_no_more(self, calls: Sequence[Call]) -> None:
-        """Forget those of calls that an interrupt has left unsent: they are never answered."""
+        """Forget the calls that an interrupt has left unsent: they are never answered."""
         unsent = [c.id for c in filter(lambda c: not c.sent, calls)]
         with self._mu:
             for number in unsent:
@@ -447,7 +447,7 @@ class Session(Table, ABC):
             with self._mu:
                 gone = self._let_gone.pop((key, owner, fence), None)
             if gone is None:
-                _log.warning("%s, as its release without wait has told", why)
+                _log.warning("%s: a release that was not waited for has failed", why)
             else:
                 self._lost(gone, why, False)
         elif m[0] == w.FATAL:
