@@ -31,8 +31,9 @@ final class Conn {
     private static final long LOOK = 500_000_000;
     /** Maximum number of reads before the rest of the reader's work. */
     private static final int READS = 16;
-    /** Nanoseconds after which the I/O thread checks whether callers still read; and if none does, whether one will. */
+    /** Nanoseconds for which the I/O thread sleeps while a caller reads. If that lasts longer, it sleeps until its end. */
     private static final long TICK = 50_000_000;
+    /** Nanoseconds for which the I/O thread lets the connection be without a reader. It reads if none has come by then. */
     private static final long SHORT = 10_000_000;
     private static final long SECOND = 1_000_000_000;
 
@@ -246,7 +247,7 @@ final class Conn {
         return reader == Thread.currentThread() && reader != io;
     }
 
-    /** Makes the I/O thread the reader, and returns 0; or returns for how many nanoseconds callers need no help from it. */
+    /** Makes the I/O thread the reader if there must be one, and returns 0; else returns for how many nanoseconds it sleeps. */
     long take() {
         mu.lock();
         try {

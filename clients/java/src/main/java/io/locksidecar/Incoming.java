@@ -236,7 +236,7 @@ final class Incoming {
         return hold;
     }
 
-    /** Gives a grant to its acquire, or releases it. Returns the loss that was not released. */
+    /** Gives a grant to its acquire, or releases it. Returns an earlier loss that its owner has not released, or null. */
     private LostException taken(Call c) {
         LostException loss = conn.link().unreleased(c.asker);
         c.taken = loss == null && c.asker.take(c.holds);

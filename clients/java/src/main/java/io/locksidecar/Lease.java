@@ -238,8 +238,8 @@ public final class Lease implements AutoCloseable {
 
     /**
      * Returns a stage that completes, normally, when the lock is lost, or the first of several: with the loss, on the client's
-     * executor, at once if that has happened. It never completes when the lease is closed while it is held, nor when the
-     * client is closed.
+     * executor, at once if that has happened. It never completes when the client is closed, nor when the lease is closed while
+     * it is held, unless the daemon reports that a release without confirmation has failed.
      *
      * @return a new stage; it cannot be completed by others
      */
