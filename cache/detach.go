@@ -100,6 +100,12 @@ func (t *Table) Unkept(now int64) (n int) {
 	return n
 }
 
+// keptTooLong reports whether the store keeps l for longer than ttl because of a keep whose hold has
+// ended early. If this daemon ended, the key would stay closed for so long. So l is not handed off.
+func (l *Lease) keptTooLong(ttl, now int64) bool {
+	return l.nHolds == 0 && l.st.Keeps > 0 && l.held.keptFor-now > ttl
+}
+
 // ttlUntil is the inverse of LeaseDeadline.
 func ttlUntil(until, now int64) int64 {
 	return (until-now+int64(2*time.Millisecond))*100/99 + 1

@@ -276,3 +276,35 @@ func TestAShortKeepOutlastsTheSession(t *testing.T) {
 		t.Fatalf("a keep of %v, %+v", time.Duration(left), op)
 	}
 }
+
+// The store keeps the lease of a hold with a keep for long. If the hold ends early, the key is not
+// handed off with that lease: it would stay closed for as long if the daemon ended.
+func TestAKeptLeaseIsNotHandedOff(t *testing.T) {
+	for name, end := range map[string]func(b *bench, s *Session, fence uint64){
+		"a release for good": func(b *bench, s *Session, fence uint64) {
+			b.tab.Release(&Release{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence,
+				Now: true}, b.now, &b.out)
+		},
+		"the release of a detached hold": func(b *bench, s *Session, fence uint64) {
+			b.release(s, "k", fence)
+			b.tab.ReleaseDetached(&Release{Re: Request{Session: s, ID: 9}, Key: []byte("k"),
+				Fence: fence}, false, b.now, &b.out)
+		},
+		"a forced unlock": func(b *bench, s *Session, fence uint64) {
+			b.release(s, "k", fence)
+			b.force("k", false, 0)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, keeping)
+			s, d := b.user(nil)
+			fence := b.keep(s, 5)
+			o, _ := b.user(d)
+			b.acquire(o, "k", waits)
+			end(b, s, fence)
+			b.take()
+			b.answer(b.op(OpRelease), Result{Status: Done})
+			b.granted(OpJoin, 6)
+		})
+	}
+}

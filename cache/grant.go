@@ -88,7 +88,7 @@ func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 	switch {
 	case l.moved(): // a reload has routed the key elsewhere: this lease is released first
 		return admitNo
-	case !l.fits(w), !fresh && !t.mayHandoff(l, now):
+	case !l.fits(w), !fresh && !t.mayHandoff(l, now), l.keptTooLong(w.ttl, now):
 		return admitNo
 	// A handoff has to give the next holder a third of its TTL. Otherwise the renewal comes first.
 	case st.sessionShort(w.ttl, now), st.renews() && !fresh && l.held.until-now < w.ttl/3:

@@ -141,8 +141,8 @@ func (t *Table) dropHold(h *hold) {
 	l.held.fence = 0
 	if l.nHolds == 0 {
 		l.minEnd = Forever
-		if l.optional != nil {
-			l.optional.keepLatest = 0
+		if r := l.optional; r != nil {
+			l.held.keptFor, r.keepLatest = max(l.held.keptFor, r.keepLatest), 0
 		}
 	}
 	l.unindexOwner(h)

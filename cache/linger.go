@@ -76,7 +76,8 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || !l.isLock() {
 		return false
 	}
-	free := l.queue().empty() && !l.moved() && !l.held.contended && !l.held.downgrade && !t.noLinger
+	free := l.queue().empty() && !l.moved() && !l.held.contended && !l.held.downgrade &&
+		!t.noLinger && !l.keptTooLong(l.ttl, now)
 	if until := l.idleUntil(); until != 0 {
 		return free && now < until
 	}

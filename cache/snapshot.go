@@ -141,7 +141,7 @@ func (m *snapshotCoder) lease(l *Lease) {
 		Num(c, n)
 	}
 	for _, n := range []*int64{&l.held.until, &l.held.since, &l.ttl, &l.maxTTL, &l.retryAt,
-		&l.releasing.endsAt, &l.minEnd, &l.asked.tryUntil, &l.held.kept} {
+		&l.releasing.endsAt, &l.minEnd, &l.asked.tryUntil, &l.held.kept, &l.held.keptFor} {
 		Num(c, n)
 	}
 	Num(c, &l.held.handoff)

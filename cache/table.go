@@ -137,6 +137,7 @@ type heldFields struct {
 	until     int64  // the deadline; Forever on session stores. Never goes back
 	since     int64  // when the lease was granted
 	kept      int64  // until then the store keeps the lease; at least until, if not 0
+	keptFor   int64  // the latest end of a keep of earlier holds, for which the store keeps the lease
 	renewGen  uint64 // of the op in the renewal lane; 0 for none
 	handoff   int16  // handoff number of the newest fence; -1 before the first
 	contended bool   // another host waits

@@ -16,7 +16,7 @@ import (
 
 // snapshotFormat is the version of the snapshot format. Every change of the format changes it: a
 // process does not read a snapshot of another version.
-const snapshotFormat = 15
+const snapshotFormat = 16
 
 // Errors of snapshots.
 var (

@@ -99,9 +99,10 @@ async def connected(peer: Peer, loop: Loop, **more: float) -> Client:
     return client
 
 
-async def test_a_grant_that_crosses_the_cancel_is_released(loop: Loop, peer: Peer) -> None:
+@pytest.mark.parametrize("keep", [None, 600])
+async def test_a_grant_that_crosses_the_cancel_is_released(loop: Loop, peer: Peer, keep: int | None) -> None:
     client = await connected(peer, loop, timeout=2)
-    lock = client.lock("k", owner=7)
+    lock = client.lock("k", owner=7, keep=keep)
     task = asyncio.create_task(lock.acquire())
     q = await thread(peer.expect, w.ACQUIRE)
     task.cancel()
@@ -111,7 +112,7 @@ async def test_a_grant_that_crosses_the_cancel_is_released(loop: Loop, peer: Pee
     peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
     peer.say(0, c[1], 0)
     released = await thread(peer.expect, w.RELEASE)
-    assert released[2:6] == ("k", 7, FENCE, w.ASYNC)
+    assert released[2:6] == ("k", 7, FENCE, w.ASYNC | (w.NOW if keep else 0))
     peer.say(0, released[1], 0)
     assert not lock.owned()
     conn = client._conn
