@@ -11,7 +11,7 @@ import (
 func TestTheStateOfEtcdIsComplete(t *testing.T) {
 	bare := func() *Store {
 		s := &Store{names: names{root: "locks/"}, clock: func() int64 { return 100 },
-			high: new(atomic.Int64)}
+			high: new(atomic.Int64), turn: make(chan struct{}, 1)}
 		s.lockKeys.init()
 		return s
 	}
@@ -40,7 +40,10 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 	queued.rev, queued.permit.uncertain = 26, true
 	table.setWaitingLocked(queued, "p", 27)
 	table.forgetPermitLocked(free)
-	storetest.Complete{Root: s, Snapshot: s.Leave,
+	storetest.Complete{Root: s, Snapshot: func() ([]byte, error) {
+		defer s.Stay()
+		return s.Leave()
+	},
 		Again: func(b []byte) ([]byte, error) {
 			next := bare()
 			if _, err := next.Arrive(b); err != nil {
@@ -59,6 +62,7 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 			"etcd.Store.incoming": "of other daemons, which ask again",
 			"etcd.Store.hints":    "hints may be lost", "etcd.Store.sessions": "the deadline is told again",
 			"etcd.Store.cancel": "each process has its own", "etcd.Store.wg": "each process has its own",
+			"etcd.Store.turn": "each process has its own",
 
 			"etcd.session.lost": "a lost session is not in the state",
 			"etcd.session.gone": "only of a lost session",

@@ -147,7 +147,7 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 		var lost []uint64
 		for range 2 {
 			op := permitOp(cache.OpTry, "k", 3, p.token())
-			op.TTL = 300 * time.Millisecond
+			op.TTL = 2 * time.Second // longer than what follows until the join
 			res, _ := p.apply(op)
 			p.want(res[0], cache.Granted)
 			lost = append(lost, op.Token)
