@@ -78,7 +78,7 @@ func (t *Table) keep(h *hold, w *waiter) {
 // bound reports whether the end of this daemon may end the keep of h early.
 func (h *hold) bound() bool {
 	until := h.l.keepOf(h)
-	return until != 0 && until-h.since > int64(h.l.st.Keeps)
+	return until != 0 && ttlUntil(until, h.since) > int64(h.l.st.Keeps)
 }
 
 // keepTTL returns the TTL with which l lasts until the end of its holds' keeps, as far as the store

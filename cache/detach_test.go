@@ -308,3 +308,19 @@ func TestAKeptLeaseIsNotHandedOff(t *testing.T) {
 		})
 	}
 }
+
+// The deadline of a lease is a little earlier than the end of its TTL. So a keep as long as the
+// longest TTL may end a little early.
+func TestAKeepAsLongAsTheLongestTTLIsBound(t *testing.T) {
+	for keeps, bound := range map[time.Duration]bool{
+		keepsFor: true, time.Duration(ttlUntil(int64(keepsFor), 0)): false,
+	} {
+		b := newBench(t, func(x *setup) { x.Keeps = keeps })
+		s, _ := b.user(nil)
+		b.acquire(s, "k", kept)
+		ms := b.answer(b.op(OpTry), Result{Status: Granted, Base: 5})
+		if m := b.only(ms, MsgGranted, protocol.OK); m.Bound != bound {
+			t.Errorf("a store that keeps for %v: bound is %v", keeps, m.Bound)
+		}
+	}
+}

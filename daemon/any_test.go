@@ -49,7 +49,9 @@ func TestRoundTripsOfAnAcquireAny(t *testing.T) {
 		if ok && err != nil || !ok && !errors.Is(err, client.ErrBusy) {
 			t.Fatalf("%s: %v", what, err)
 		}
-		if n := store.taking.Load(); n != want {
+		// The second trip is one batch for all the keys. But if a pump has just finished another
+		// batch, it may take the first of these keys before the last one has been added.
+		if n := store.taking.Load(); n != want && !(want == 2 && n == 3) {
 			t.Errorf("%s: %d batches that take locks, want %d", what, n, want)
 		}
 		return index, g.Fence

@@ -199,8 +199,10 @@ func TestTLS(t *testing.T) {
 	})
 	p := newPeer(t, "zookeeper://"+addr+"?tls=true&server_name=keeper.example&ca="+ca)
 	p.take("a", cache.Exclusive)
-	refused(t, "zookeeper://"+addr+"?tls=true&ca="+ca, addr, "server_name=")
-	refused(t, "zookeeper://"+addr+"?tls=true&server_name=keeper.example", addr, "ca=")
+	// A certificate is refused at once. A slow machine must have the time to get it.
+	slow := "zookeeper://" + addr + "?session=40s&timeout=20s&tls=true"
+	refused(t, slow+"&ca="+ca, addr, "server_name=")
+	refused(t, slow+"&server_name=keeper.example", addr, "ca=")
 	refused(t, "zookeeper://"+addr+"?session=2s&timeout=300ms", addr)
 	refused(t, srv.URL()+"?tls=true&session=2s&timeout=300ms", srv.Addr())
 }

@@ -65,9 +65,6 @@ class ConformanceTest {
         int code = p.waitFor();
         assertEquals(List.of(), failed);
         assertTrue(code == 0 || code == 1, () -> "exit code " + code);
-        // The adapter cannot do these yet.
-        skipped.removeIf(name -> name.startsWith("acquire-any") || name.equals("keep"));
-        skipped.removeAll(Set.of("quiet-release", "quiet-release-failed", "quiet-release-expired", "force-unlock"));
         assertEquals(Set.of("close-on-exec", "fork"), skipped, "a JVM does neither");
         assertTrue(passed > 50, () -> "too few scenarios");
     }
