@@ -16,7 +16,9 @@ esac
 cd "$(dirname "$0")"
 for packages in google.golang.org go.etcd.io github.com/jackc github.com/go-sql-driver \
 	github.com/grpc-ecosystem github.com/prometheus golang.org/x/text github.com/spf13 go.yaml.in \
+	github.com/locksidecar/locksidecar/cmd \
 	github.com/locksidecar/locksidecar/daemon/admin \
+	github.com/locksidecar/locksidecar/upstream/storeurl \
 	github.com/locksidecar/locksidecar/protocol/conformance; do
 	set -- "$@" "-gcflags=$packages/...=-l"
 done
