@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -38,20 +39,30 @@ func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
 			srv := testserver.StartEtcd(t)
 			p, w := wirePeer(t, srv, "timeout=5s&ttl=60s")
 			q := newPeer(t, srv, "ttl=60s")
-			p.takePermit(3, "k")
-			b := q.takePermit(3, "k") // p does not know these two
-			q.takePermit(3, "k")
-			x := p.token()
-			w.holdFrom(secondFrom(heldDir + "k/"))
-			p.want(p.permit(kind, 3, "k", x), cache.Unknown)
+			var key string
+			var b, x uint64
+			for n := 0; ; n++ { // until p's watch has been slower than its request
+				key = fmt.Sprint(key, n)
+				p.takePermit(3, key)
+				b = q.takePermit(3, key) // p does not know these two
+				q.takePermit(3, key)
+				x = p.token()
+				w.holdFrom(secondFrom(heldDir + key + "/"))
+				r := p.permit(kind, 3, key, x)
+				if n == 20 || r.Status != cache.Busy && r.Status != cache.Queued {
+					p.want(r, cache.Unknown)
+					break
+				}
+				w.holdFrom(nil)
+			}
 			w.holdFrom(nil)
 			p.again(w)
-			q.want(q.permit(cache.OpRelease, 0, "k", b), cache.Done)
-			p.want(p.permit(kind, 3, "k", x), cache.Granted)
+			q.want(q.permit(cache.OpRelease, 0, key, b), cache.Done)
+			p.want(p.permit(kind, 3, key, x), cache.Granted)
 			p.late(w)
 			for range 20 {
-				q.want(q.permit(cache.OpTry, 3, "k", q.token()), cache.Busy)
-				p.want(p.permit(cache.OpRenew, 0, "k", x), cache.Done)
+				q.want(q.permit(cache.OpTry, 3, key, q.token()), cache.Busy)
+				p.want(p.permit(cache.OpRenew, 0, key, x), cache.Done)
 			}
 		})
 	}
