@@ -463,8 +463,8 @@ func (w *World) checkOrder(h *host) {
 	for _, g := range h.grants {
 		w.overtaken(h, g)
 		for _, q := range h.waits[g.key] {
-			if q.k.c.k != q.k {
-				continue // the client has gone, and its answers do not count
+			if q.k.c.k != q.k || h.late() {
+				continue // the client has gone, or an answer may not have been written yet
 			}
 			again := g.key.permits == 0 && q.k == g.k && q.owner == g.q.owner
 			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again &&
