@@ -76,8 +76,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || !l.isLock() {
 		return false
 	}
-	free := l.queue().empty() && !l.moved() && !l.held.contended && !l.held.downgrade &&
-		!t.noLinger && !l.keptTooLong(l.ttl, now)
+	free := t.mayLinger(l, now)
 	if until := l.idleUntil(); until != 0 {
 		return free && now < until
 	}
@@ -93,6 +92,12 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	l.withOptional().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
 	l.confirmReleaser(out)
 	return true
+}
+
+// mayLinger reports whether nothing forbids that l is kept, whatever the key's habit is.
+func (t *Table) mayLinger(l *Lease, now int64) bool {
+	return l.queue().empty() && !l.moved() && !l.held.contended && !l.held.downgrade &&
+		!t.noLinger && !l.keptTooLong(l.ttl, now)
 }
 
 // habitOf returns the habit of a key. If it makes one, the habit that was used longest ago may be

@@ -181,12 +181,17 @@ func (t *Table) renewalAnswered(l *Lease, op *Op, r *Result, sent, now int64, ou
 		t.gone(l, protocol.LostGone, now, out)
 	default:
 		st.Unanswered++
-		l.retryAt = now + int64(t.cfg.RetryMin)
-		l.held.doubt = !l.st.renews() // where nothing else would ask again
-		l.held.unkept = l.held.unkept || l.held.doubt && l.keepTTL(now) > 0
-		t.retrack(l, true, out)
-		t.endExtends(l, protocol.Unavailable, r.Err, out)
+		t.renewalUnanswered(l, r.Err, now, out)
 	}
+}
+
+// renewalUnanswered takes in that the store has not answered a renewal of l, for the reason err.
+func (t *Table) renewalUnanswered(l *Lease, err error, now int64, out *Effects) {
+	l.retryAt = now + int64(t.cfg.RetryMin)
+	l.held.doubt = !l.st.renews() // where nothing else would ask again
+	l.held.unkept = l.held.unkept || l.held.doubt && l.keepTTL(now) > 0
+	t.retrack(l, true, out)
+	t.endExtends(l, protocol.Unavailable, err, out)
 }
 
 func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
