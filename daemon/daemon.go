@@ -67,7 +67,7 @@ type Serving struct {
 	Logging    audit.Settings
 	Drain      time.Duration // the time that holders get when the daemon stops: 10 s
 	Limits     ServingLimits
-	Operators  engine.Access // who may unlock by force, besides root and the daemon's own user
+	Operators  engine.Access // users and groups that may unlock by force: see Daemon.MayUnlock
 	// Commit is called once, before this configuration serves any request. It does what other
 	// processes can see. It is called as late as possible: in Listen and Reload nothing can fail
 	// afterwards. Listen, Inherit and Reload return its error. Optional.

@@ -182,7 +182,7 @@ class BaseCampaign(ABC):
         except MENDS as e:
             if client._closed and not self.stopping:
                 raise
-            log.log(logging.WARNING if pauses.first else logging.INFO, "election %r goes on: %s", self._key, e)
+            log.log(logging.WARNING if pauses.first else logging.INFO, "election %r continues: %s", self._key, e)
         if hold is not None:
             pauses.reset()
             return hold
