@@ -12,6 +12,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver/ports"
 )
 
 // patience bounds how long a process may take to start or to end.
@@ -185,14 +187,11 @@ func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 // Resume continues the process.
 func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
-// freeAddr returns an address of the loopback interface that is not in use.
+// freeAddr returns an address of the loopback interface that is not in use. It stays reserved until
+// this program ends.
 func freeAddr() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	port, _, err := ports.Reserve()
+	return fmt.Sprint("127.0.0.1:", port), err
 }
 
 // Build compiles the package pkg in the module directory dir to the program out. flags are flags of

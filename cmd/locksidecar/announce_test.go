@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -11,17 +12,13 @@ import (
 	"testing"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal/vt"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // freeAddr returns an address of this host that nobody listens on.
 func freeAddr(t testing.TB) string {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	return ln.Addr().String()
+	return fmt.Sprint("127.0.0.1:", testserver.ReservePort(t))
 }
 
 // isPage checks that a URL is the daemon's page.

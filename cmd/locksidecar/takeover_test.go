@@ -365,16 +365,7 @@ func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
 // A takeover closes an admin listener that the successor's configuration does not have, and opens
 // the one that it has.
 func TestTakeoverWithAnotherAdminListener(t *testing.T) {
-	var addrs [2]string
-	for i := range addrs {
-		ln, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer ln.Close()
-		addrs[i] = ln.Addr().String()
-		_ = ln.Close()
-	}
+	addrs := [2]string{freeAddr(t), freeAddr(t)}
 	serves := func(addr string) bool {
 		r, err := http.Get("http://" + addr + "/livez")
 		if err == nil {

@@ -70,7 +70,7 @@ func newEtcdCluster(t testing.TB, n int, args []string) []*Etcd {
 	members := make([]*Etcd, n)
 	for i := range members {
 		m := &Etcd{process: newProcess(t, "etcd"), name: fmt.Sprint("m", i), args: args, cluster: members,
-			client: freePort(t), peer: freePort(t), metrics: freePort(t)}
+			client: ReservePort(t), peer: ReservePort(t), metrics: ReservePort(t)}
 		m.closing = m.closeAdmin
 		members[i] = m
 	}

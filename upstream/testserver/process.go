@@ -3,13 +3,14 @@ package testserver
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver/ports"
 )
 
 // startBound is how long a server may take to answer or to end. Only a fault reaches it.
@@ -83,21 +84,21 @@ func (p *process) launch(cmd *exec.Cmd) {
 	}(p.exited)
 }
 
-// start launches a server with one port. The first start chooses a free port, which the server
+// start launches a server with one port. The first start reserves a port, which the server
 // keeps.
 func (p *process) start(name string, port *int, command func() *exec.Cmd, answers func() bool) {
 	p.t.Helper()
 	for range 5 {
 		first := *port == 0
 		if first {
-			*port = freePort(p.t)
+			*port = ReservePort(p.t)
 		}
 		p.launch(command())
 		if p.until(answers) {
 			return
 		}
 		p.Kill()
-		if !first { // another test's server cannot have taken a port that was ours
+		if !first { // the port is reserved, so nobody else can have taken it
 			break
 		}
 		*port = 0
@@ -192,12 +193,14 @@ func (p *process) signal(sig syscall.Signal) {
 // PID returns the process id, for CPU accounting.
 func (p *process) PID() int { return p.cmd.Process.Pid }
 
-func freePort(t testing.TB) int {
+// ReservePort returns a TCP port of 127.0.0.1 for a server of this test. No other test gets it
+// before this test ends.
+func ReservePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	port, release, err := ports.Reserve()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
+	t.Cleanup(release)
+	return port
 }

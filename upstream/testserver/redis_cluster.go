@@ -47,7 +47,7 @@ func StartRedisCluster(t testing.TB, masters, replicasEach int, args ...string) 
 
 func (c *RedisCluster) start(args []string) *Redis {
 	return StartRedis(c.t, append([]string{"--cluster-enabled", "yes", "--cluster-port",
-		strconv.Itoa(freePort(c.t)),
+		strconv.Itoa(ReservePort(c.t)),
 		"--cluster-node-timeout",
 		"1000",
 		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",

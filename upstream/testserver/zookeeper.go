@@ -52,7 +52,7 @@ func loadedClasses(t testing.TB, java string) string {
 		}
 		name := "zookeeper-" + hex.EncodeToString(sum.Sum(nil)[:8]) + ".jsa"
 		zookeeperClasses.path, _ = onceAMachine(name, func(path string) error {
-			z := &ZooKeeper{process: newProcess(t, "zk"), client: freePort(t)}
+			z := &ZooKeeper{process: newProcess(t, "zk"), client: ReservePort(t)}
 			args := append(slices.Clone(zookeeperArgs), "-XX:ArchiveClassesAtExit="+path)
 			z.launch(exec.Command(java, append(args, zookeeperMain, z.writeConfig())...))
 			if !z.until(z.Serves) {
@@ -99,8 +99,8 @@ func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 	for range 5 {
 		all := make([]*ZooKeeper, n)
 		for i := range all {
-			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: freePort(t),
-				peer: freePort(t), election: freePort(t), settings: settings}
+			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: ReservePort(t),
+				peer: ReservePort(t), election: ReservePort(t), settings: settings}
 			all[i].closing = all[i].closeAdmin
 		}
 		ok := true

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -52,23 +53,27 @@ def server() -> Iterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    process = subprocess.Popen(
-        [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
-    )
+    process = None
     try:
 
         def answers() -> bool:
+            nonlocal process, port
+            if process is None or process.poll() is not None:  # or the port is another server's
+                port = random.randint(20000, 32000)  # no outgoing connection gets these ports
+                process = subprocess.Popen(
+                    [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
+                    stdout=subprocess.DEVNULL,
+                )
             with socket.socket() as s:
                 return s.connect_ex(("127.0.0.1", port)) == 0
 
+        port = 0
         until("redis-server answers", answers)
         yield f"redis://127.0.0.1:{port}"
     finally:
-        process.terminate()
-        process.wait(BOUND)
+        if process is not None:
+            process.terminate()
+            process.wait(BOUND)
 
 
 @pytest.fixture
