@@ -1,8 +1,8 @@
 // Package ports reserves TCP ports for the servers of tests and benchmarks.
 //
-// A port that the kernel chooses (port 0) and that is closed again is not safe for a server that
-// starts later: an outgoing connection or another test's server can take it meanwhile. The caller
-// then waits for a server that cannot start, or talks to another test's server.
+// It is not safe to let the kernel choose a port (port 0), to close it, and to start a server on it:
+// an outgoing connection or another test's server can take it meanwhile. The caller then waits for
+// a server that cannot start, or talks to another test's server.
 package ports
 
 import (
