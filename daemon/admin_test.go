@@ -125,6 +125,7 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 		{"sessions", nil, 1},
 		{"store_up", []string{"store"}, 1},
 		{"renewals_total", []string{"store", "renewed"}, 0},
+		{"shortest_ttl_seconds", []string{"store"}, 10}, // of own:
 		{"protocol_errors_total", []string{"bad_frame"}, 0},
 		{"build_info", []string{"test"}, 1},
 	} {

@@ -80,6 +80,9 @@ var (
 		"The time that a lease had left when its renewal was answered.", "store")
 	descLate = desc("renewal_late_seconds",
 		"For how long the most urgent renewal has been due; 0 if none is due.", "store")
+	descTTL = desc("shortest_ttl_seconds",
+		"The shortest TTL of the store's namespaces, or the TTL of its session if that is shorter.",
+		"store")
 	descExpired = desc("expired_leases_total",
 		"Leases that reached their deadline.", "store")
 	descSizes = desc("upstream_batch_operations",
@@ -185,6 +188,9 @@ func (s series) store(t *engine.StoreTotals) {
 	s.counter(descRenewals, t.Unanswered, t.Name, "unanswered")
 	s.histogram(descSlack, &t.Slack, t.Name)
 	s.gauge(descLate, t.Late.Seconds(), t.Name)
+	if t.TTL > 0 {
+		s.gauge(descTTL, t.TTL.Seconds(), t.Name)
+	}
 	s.counter(descExpired, t.Expired, t.Name)
 	s.lane(&t.Main, t.Name, "main")
 	s.lane(&t.Renewals, t.Name, "renewals")

@@ -35,6 +35,7 @@ type StoreTotals struct {
 	Up             bool
 	Connections    int           // -1 when not known
 	Late           time.Duration // how late the most urgent renewal is
+	TTL            time.Duration // the shortest of its namespaces; 0 if it has none
 	Main, Renewals upstream.LaneStats
 	cache.StoreStats
 }
@@ -114,6 +115,7 @@ func (e *Engine) Totals() Totals {
 	for _, sl := range e.Stores() {
 		s := StoreTotals{Name: sl.Name(), Up: sl.Down() == nil, Late: sl.schedule.Late(now),
 			Main: sl.main.Stats(), Renewals: sl.renewals.Stats()}
+		s.TTL = e.shortestTTL(sl)
 		if sl.core.ID < len(stores) {
 			s.StoreStats = stores[sl.core.ID]
 		}
@@ -127,6 +129,20 @@ func (e *Engine) Totals() Totals {
 	t.Cycles = e.cycles.count.Load()
 	t.Faults = e.faults.load()
 	return t
+}
+
+// shortestTTL returns the shortest TTL of a store's leases whose acquires state none, or 0 if no
+// namespace has the store.
+func (e *Engine) shortestTTL(sl *StoreLane) (ttl time.Duration) {
+	for _, rt := range e.routes.Load().routes {
+		if rt.StoreLane == sl && (ttl == 0 || rt.TTL < ttl) {
+			ttl = rt.TTL
+		}
+	}
+	if sl.info.Session > 0 {
+		ttl = min(ttl, sl.info.Session)
+	}
+	return ttl
 }
 
 // ResultLabels are the labels of the outcomes of acquires.
