@@ -49,6 +49,8 @@ func alone(e *Env) error {
 	defer relay.Stop()
 	size := load.RequestSize(load.Reentry)
 	args := load.PairsArgs{Addr: r.Addr, Callers: 1, TTL: redisTTL}
+	quiet := args
+	quiet.Quiet = true
 	lined := args
 	lined.Addr = l.Addr
 	watch := harness.Watch{Redis: []*harness.Redis{r}}
@@ -61,6 +63,7 @@ func alone(e *Env) error {
 				harness.Watch{Server: echo.PID()}).Run()
 		}, nil},
 		{ours, e.pairs(near, args, watch), nil},
+		{unconfirmed, e.pairs(near, quiet, watch), nil},
 		{ours + away, e.pairs(far, args, watchLine), nil},
 		{relayRow, e.pairs(&Daemon{relay, relaySocket}, args, watch), nil},
 	}
@@ -72,7 +75,9 @@ func alone(e *Env) error {
 	rep := e.Report
 	p50 := func(name string) []float64 { return rep.Values(scene, name, "p50_us") }
 	rep.AtMost("one caller alone, p50 of a pair, to go-redis",
-		rep.Ratio(scene, ours, peerRow, "p50_us"), 2)
+		rep.Ratio(scene, ours, peerRow, "p50_us"), 1.8)
+	rep.AtMost("one caller alone without confirmation, p50 of a pair, to go-redis",
+		rep.Ratio(scene, unconfirmed, peerRow, "p50_us"), 1.1)
 	rep.Limit("a relay without locks alone, p50 of a pair, to go-redis",
 		rep.Ratio(scene, relayRow, peerRow, "p50_us"))
 	rep.Limit("go-redis and two echoes on the socket, to go-redis",
