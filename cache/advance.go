@@ -174,6 +174,7 @@ func (t *Table) stepAsked(l *Lease, now int64, out *Effects) nextStep {
 // if something depends on that. While the store is down, nothing lingers. Without a hold, the lease
 // does not suit the waiters, if there are any: serveQueue has just run. So it is released.
 func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
+	l.useKept()
 	s, down := nextStep{wake: l.held.until}, l.st.downAt != 0
 	switch {
 	case l.op != 0: // a downgrade; its answer decides

@@ -93,11 +93,20 @@ func (l *Lease) keepTTL(now int64) int64 {
 // Unkept counts the leases whose stores have yet to be told of a keep.
 func (t *Table) Unkept(now int64) (n int) {
 	for l := range t.all() {
-		if l.state == stateHeld && l.keepTTL(now) > 0 && (l.held.unkept || l.held.renewGen != 0) {
+		if l.state == stateHeld && l.keepTTL(now) > 0 &&
+			(l.held.unkept || l.held.renewGen != 0 || l.untold(now)) {
 			n++
 		}
 	}
 	return n
+}
+
+// untold reports whether the store could keep l for longer than it has confirmed, because a renewal
+// has failed. The renewer will repeat the renewal.
+func (l *Lease) untold(now int64) bool {
+	until := l.optional.keepLatest
+	return l.st.renews() && max(l.held.until, l.held.kept) < until &&
+		ttlUntil(until, now) <= int64(l.st.Keeps)
 }
 
 // keptTooLong reports whether the store keeps l for longer than ttl because of a keep whose hold has
@@ -112,16 +121,29 @@ func ttlUntil(until, now int64) int64 {
 }
 
 // useKept makes the store's deadline the deadline of l if all its holds are detached.
-func (t *Table) useKept(l *Lease) {
-	if l.state != stateHeld || l.held.kept <= l.held.until || l.nHolds == 0 {
-		return
+func (l *Lease) useKept() {
+	if l.held.kept > l.held.until && l.allDetached() {
+		l.held.until = l.held.kept
 	}
+}
+
+// allDetached reports whether l is held for detached holds alone.
+func (l *Lease) allDetached() bool {
 	for h := range l.holds.all() {
 		if !h.detached() {
-			return
+			return false
 		}
 	}
-	l.held.until = l.held.kept
+	return l.state == stateHeld && l.nHolds > 0
+}
+
+// joinDetached undoes useKept, because a client that asked for ttl joins the detached holds of l.
+// Otherwise no renewal would find out in time that the store has lost the lease.
+func (t *Table) joinDetached(l *Lease, ttl, now int64, out *Effects) {
+	if until := LeaseDeadline(now, ttl); until < l.held.until && l.st.renews() && l.allDetached() {
+		l.held.until = until
+		t.retrack(l, false, out)
+	}
 }
 
 // detach detaches h, which its owner gives up, if h has a keep that is not over. It reports whether
@@ -150,7 +172,6 @@ func (t *Table) detach(h *hold, now int64, out *Effects) bool {
 	if out.Audit {
 		out.notice(NoticeDetached, h, now-h.since).Session = s
 	}
-	t.useKept(l)
 	return true
 }
 

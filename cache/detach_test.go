@@ -324,3 +324,51 @@ func TestAKeepAsLongAsTheLongestTTLIsBound(t *testing.T) {
 		}
 	}
 }
+
+// A renewal that tells the store of a keep may fail. A daemon that stops waits for the next one.
+func TestAKeepOfWhichTheStoreHasNotHeardIsToldAgain(t *testing.T) {
+	b := newBench(t, keeping)
+	s, d := b.user(nil)
+	b.acquire(s, "k", kept)
+	m := b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 5}), MsgGranted, protocol.OK)
+	b.answer(b.op(OpRenew), Result{})
+	b.release(s, "k", m.Fence)
+	if n := b.tab.Unkept(b.now); n != 1 {
+		t.Errorf("%d keeps to tell", n)
+	}
+	l := &b.tab.locks["k"].Lease
+	b.tick(time.Second)
+	b.tab.RenewDue(l, l.token, b.now, &b.out)
+	b.take()
+	b.answer(b.op(OpRenew), Result{Status: Done})
+	if n := b.tab.Unkept(b.now); n != 0 {
+		t.Errorf("%d keeps to tell after the answer", n)
+	}
+	b.detachedOnly(d, b.now-second+int64(keepsFor))
+}
+
+// A reader that joins a detached one is told a validity of its own TTL, and its lease is renewed for
+// that TTL, although the store keeps the lease for longer. So a loss at the store shows in time.
+func TestAReaderThatJoinsADetachedOneIsNotToldTheKeep(t *testing.T) {
+	b := newBench(t, keeping)
+	s, d := b.user(nil)
+	b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Keep = Shared, int64(keepsFor) })
+	m := b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 5}), MsgGranted, protocol.OK)
+	b.answer(b.op(OpRenew), Result{Status: Done})
+	end := b.now + int64(keepsFor)
+	b.release(s, "k", m.Fence)
+	b.detachedOnly(d, end)
+	o, _ := b.user(d)
+	m = b.only(b.acquire(o, "k", func(q *Acquire) { q.Mode = Shared }), MsgGranted, protocol.OK)
+	if m.Until > b.now+30*second {
+		t.Errorf("valid for %v, longer than the TTL", time.Duration(m.Until-b.now))
+	}
+	if l := &b.tab.locks["k"].Lease; !l.tracked || l.held.until != m.Until {
+		t.Errorf("the lease is not renewed in time: %+v", l.leaseState)
+	}
+	b.release(o, "k", m.Fence)
+	b.tick(time.Duration(end-b.now) - 1)
+	if d.Holds.Load() != 1 {
+		t.Error("the detached hold has ended with the other one")
+	}
+}

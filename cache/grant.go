@@ -171,6 +171,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 		l.ttl = w.ttl
 	} else {
 		l.ttl = max(l.ttl, w.ttl)
+		t.joinDetached(l, w.ttl, now, out)
 	}
 	l.heldMode = w.mode
 	l.holds.insert(h, nil)

@@ -138,7 +138,6 @@ func (t *Table) extend(l *Lease, op *Op, sent int64) {
 	}
 	l.held.until = max(l.held.until, LeaseDeadline(sent, op.stated()))
 	l.held.kept = max(l.held.kept, LeaseDeadline(sent, int64(op.TTL)))
-	t.useKept(l)
 }
 
 // renewalAnswered takes in the answer to a renewal, if it is still about the lease that is held.
