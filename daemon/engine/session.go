@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"bytes"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -234,6 +235,13 @@ func (s *Session) Swap(empty []byte) []byte {
 	b := s.out
 	s.out = empty[:0]
 	return b
+}
+
+// Output returns a copy of the outbox.
+func (s *Session) Output() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return bytes.Clone(s.out)
 }
 
 // mark records that s has output. The first followUp to do so flushes it.

@@ -110,7 +110,8 @@ func (h *host) untouched(k *key, q *request) bool {
 		}
 	}
 	for _, l := range h.links {
-		if _, held := l.session.held[k.name]; held || l.s.kind == likeEmbedded && l.grace() {
+		if _, held := l.session.held[k.name]; held || l.s.kind == likeEmbedded &&
+			(l.grace() || l.leftBy(k.name, protocol.Exclusive) > 0) {
 			return false
 		}
 	}
@@ -184,7 +185,7 @@ func (w *World) overtaken(h *host, g granted) {
 		again := q.k == g.k && q.owner == g.q.owner
 		if q.any.queued == 0 || q.any.queued >= g.q.seq || again || !slices.Contains(q.keys, g.key) ||
 			q.mode == protocol.Shared && g.q.mode == protocol.Shared ||
-			q.k.c.k != q.k || q.k.inSocket >= socketBuffer || !q.k.s.Queues(q.id) {
+			q.k.c.k != q.k || !q.k.s.Queues(q.id) {
 			continue
 		}
 		w.fail("order", g.key.name, "client %d's %d (mode %d) was granted before client %d's %d (mode %d), which waited for one of several keys",

@@ -119,12 +119,16 @@ func (h *host) connOf(session uint64) *conn {
 // there may exceed the limit; then no new hold begins.
 func (h *host) notTooMany(key string) {
 	sp, n := h.conf.of(key), int64(0)
-	if sp.MaxHolds == 0 || h.steps != nil { // the log of a reload may lack the ends of holds
+	switch {
+	case sp.MaxHolds == 0:
 		return
-	}
-	for id, holds := range h.audit {
-		if h.conf.of(id.key) == sp {
-			n += int64(holds)
+	case h.steps != nil: // the log may lack the ends of holds
+		n = h.heldIn(sp)
+	default:
+		for id, holds := range h.audit {
+			if h.conf.of(id.key) == sp {
+				n += int64(holds)
+			}
 		}
 	}
 	if n > sp.MaxHolds {
@@ -133,23 +137,33 @@ func (h *host) notTooMany(key string) {
 	}
 }
 
+// heldIn counts the holds of a namespace that a view of the daemon shows.
+func (h *host) heldIn(sp *namespace) (n int64) {
+	var v engine.View
+	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[0], Limit: engine.MaxViewRows}, &v)
+	for i := range v.Holds {
+		if o := &v.Holds[i]; !o.Forced && h.conf.of(o.Key) == sp {
+			n++
+		}
+	}
+	return n
+}
+
 // notTooManyWait checks the limit of waiters of a namespace when an acquire begins to wait there.
 func (h *host) notTooManyWait(q *request) {
 	sp, n := h.conf.of(q.key.name), int64(0)
-	if sp.MaxWaiters == 0 || h.late() { // a refusal may not have been written yet
+	if sp.MaxWaiters == 0 {
 		return
 	}
-	unread := func(q *request) bool {
-		return q.k.c.k != q.k || q.k.stuck || q.k.inSocket >= socketBuffer || q.k.killed
-	}
+	waits := func(q *request) bool { return q.k.c.k == q.k && !q.k.killed && !q.k.unwritten(q) }
 	for _, k := range h.w.everything {
 		for _, o := range h.waits[k] {
-			if h.conf.of(k.name) == sp && !unread(o) {
+			if h.conf.of(k.name) == sp && waits(o) {
 				n++
 			}
 		}
 	}
-	if slices.Contains(h.waits[q.key], q) && !unread(q) && n > sp.MaxWaiters {
+	if slices.Contains(h.waits[q.key], q) && waits(q) && n > sp.MaxWaiters {
 		h.w.fail("limits", q.key.name, "host %d: acquire %d waits as number %d in namespace %q, and %d may", h.id, q.id, n, sp.Prefix, sp.MaxWaiters)
 	}
 }

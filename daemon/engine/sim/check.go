@@ -376,7 +376,9 @@ func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 // pushing checks a push when the daemon sends it.
 func (w *World) pushing(k *conn, m protocol.Message) {
 	if m.Event == protocol.EventKeepalive && k.asked == 0 {
-		k.asked = w.now
+		if k.asked = w.now; k.h.steps != nil {
+			k.asked = k.h.steps.since // when it can have been decided
+		}
 	}
 	if m.Event != protocol.EventLost {
 		return
@@ -407,7 +409,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if g.End != 0 {
 		until = min(until, g.End)
 	}
-	if now := h.clock() / ms; int64(until) < now {
+	if now := h.decided() / ms; int64(until) < now {
 		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10,
 			g.Fence&1023, now-int64(until))
 	}
@@ -437,7 +439,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if w.p.MaxHold > 0 {
 		ttl = min(ttl, w.p.MaxHold/ms)
 	}
-	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
+	if left := int64(until) - h.decided()/ms; left < ttl/3-2 {
 		w.fail("a third of the TTL", k.name, "a handoff of fence %d·%d gives %d ms of %d", g.Fence>>10,
 			g.Fence&1023, left, ttl)
 	}
@@ -463,12 +465,9 @@ func (w *World) checkOrder(h *host) {
 	for _, g := range h.grants {
 		w.overtaken(h, g)
 		for _, q := range h.waits[g.key] {
-			if q.k.c.k != q.k || h.late() {
-				continue // the client has gone, or an answer may not have been written yet
-			}
 			again := g.key.permits == 0 && q.k == g.k && q.owner == g.q.owner
 			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again &&
-				q.k.inSocket < socketBuffer {
+				q.k.c.k == q.k && !q.k.unwritten(q) {
 				w.fail("order", g.key.name, "client %d's %d (mode %d) was granted before client %d's %d (mode %d), which came first",
 					g.k.c.id, g.q.id, g.q.mode, q.k.c.id, q.id, q.mode)
 			}

@@ -307,6 +307,25 @@ func (k *conn) call(id uint64) *request {
 	return nil
 }
 
+// unwritten reports whether the daemon has answered q, and the answer waits in the outbox. It waits
+// there while the client does not read, or until the next step of a reload.
+func (k *conn) unwritten(q *request) bool {
+	if k.s == nil {
+		return false
+	}
+	b := k.s.Output()
+	for {
+		payload, rest, ok, err := protocol.Cut(b, 1<<20)
+		if !ok || err != nil {
+			return false
+		}
+		if m, err := protocol.DecodeMessage(payload); err == nil && m.ID == q.id {
+			return true
+		}
+		b = rest
+	}
+}
+
 func (k *conn) answered(q *request) {
 	if i := slices.Index(k.calls, q); i >= 0 {
 		k.calls = slices.Delete(k.calls, i, i+1)

@@ -107,6 +107,7 @@ const (
 	swept        // entries that a sweep found and the daemon knew
 	pairTrips    // batches to one store of a pair
 	rollouts     // of a move to another store
+	notes        // changes of the note of a pair
 	movedHolds   // holds that began at another store than the key's one before
 	foundGone    // holds that a store did not know at their release
 	// holds that began at another store than the daemon's hold before, where bases can be raised
@@ -152,7 +153,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"grants of lingering leases", "short-lived joins", "bad reloads", "stores dropped",
 	"stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
-	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release",
+	"trips of pairs", "rollouts", "changes of a pair's note", "holds behind a move", "holds found gone at their release",
 	"fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",

@@ -32,7 +32,7 @@
 //   - redis.go and redisqueue.go model upstream/redis and its server. TestModelIsRedis carries out
 //     the same ops on this model and, with the driver, on a real Redis. The model does not have the
 //     driver's reading of errors. Its read-only server is simple: it refuses everything but a peek;
-//   - embedded.go models upstream/embedded and its file, but neither its fence limit nor kept leases;
+//   - embedded.go models upstream/embedded and its file, but not its fence limit;
 //   - etcd.go models stores whose leases depend on the daemon's store session, as upstream/etcd and
 //     upstream/zookeeper do;
 //   - permits.go has the semaphores of these stores.

@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -15,6 +16,25 @@ import (
 type onDisk struct {
 	until int64
 	base  uint64
+	kept  []leftLease
+}
+
+// leftLease is a lease that is kept although the daemon that requested it has ended.
+type leftLease struct {
+	key   string
+	mode  cache.Mode
+	until int64 // by the host's clock
+}
+
+// keptToken is the token of a lease that is on the disk.
+type keptToken struct {
+	key    string
+	token  uint64
+	permit bool
+}
+
+func tokenOf(op *cache.Op) keptToken {
+	return keptToken{op.Key, op.Token, op.Mode == cache.Permit}
 }
 
 type inlineStore struct{ l *link }
@@ -26,7 +46,7 @@ func (s inlineStore) ApplyInline(op *cache.Op, r *cache.Result) bool {
 	}
 	h := s.l.h
 	w := h.w
-	done := s.l.embedded(op, r)
+	done := s.l.embedded(op, r, false)
 	if done {
 		w.counts.Ops[op.Kind]++
 		w.counts.Modes[op.Mode]++
@@ -45,6 +65,8 @@ func (l *link) openEmbedded() {
 	s.mode = make(map[string]cache.Mode)
 	s.wait = make(map[string]bool)
 	s.permits = make(map[string]map[uint64]bool)
+	s.kept = make(map[keptToken]int64)
+	s.left = l.s.saved.kept
 	s.id = 1
 	if left := l.s.saved.until - h.boot(); left > 0 {
 		l.after(left+ms, func() {
@@ -62,8 +84,9 @@ func (l *link) grace() bool { return l.session.until == 0 && l.h.boot() < l.s.sa
 // fresh reports whether the session lasts long enough for a grant.
 func (l *link) fresh() bool { return l.session.until-l.h.boot() > l.h.w.p.Session/3 }
 
-// embedded does one op, or nothing if the deadline of the session has to be extended first.
-func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
+// embedded does one op, or nothing if the deadline of the session has to be extended first, or the
+// lease written to the disk. written says that it has just been.
+func (l *link) embedded(op *cache.Op, r *cache.Result, written bool) bool {
 	*r = cache.Result{Left: -1}
 	s := &l.session
 	if s.until != 0 && l.h.boot() >= s.until { // nobody relies on it any more
@@ -73,17 +96,17 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 		l.expireEmbedded()
 	}
 	if op.Mode == cache.Permit {
-		return l.embeddedPermit(op, r)
+		return l.embeddedPermit(op, r, written)
 	}
 	got, held := s.held[op.Key]
 	mine := held && got == op.Token
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		if l.grace() || held && !mine {
+		if taken := held && !mine || l.leftBy(op.Key, op.Mode) > 0; l.grace() || taken {
 			if op.Kind == cache.OpJoin {
 				s.wait[op.Key] = true
 				r.Status = cache.Queued
-			} else if held {
+			} else if taken && !l.grace() {
 				r.Status = cache.Busy
 			} else {
 				r.Status, r.Err = cache.Refused, errGrace
@@ -101,6 +124,7 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 		r.Status = cache.Done
 		if mine {
 			delete(s.held, op.Key)
+			l.unkeep(op)
 			l.freed(op.Key)
 		} else if op.Kind == cache.OpRelease {
 			r.Status = cache.NotHeld
@@ -110,12 +134,13 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 			r.Status = cache.NotHeld
 			return true
 		}
-		if !l.fresh() {
+		if !l.fresh() || !written && l.asksToKeep(op) {
 			return false
 		}
 		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: uint64(s.id)}
 		if op.Kind == cache.OpDowngrade {
 			s.mode[op.Key] = cache.Shared
+			l.rewriteSoon()
 		} else if op.Rebase {
 			r.Base = l.nextBase(op.Floor)
 			l.h.w.counts.Tallies[rebases]++
@@ -126,6 +151,8 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 			r.Status, r.Err = cache.Refused, errGrace
 		} else if held {
 			*r = cache.Result{Status: cache.Busy, Mode: s.mode[op.Key], Left: s.until - l.h.boot()}
+		} else if l.leftBy(op.Key, cache.Exclusive) > 0 {
+			*r = cache.Result{Status: cache.Busy, Left: -1}
 		}
 	}
 	return true
@@ -149,14 +176,104 @@ func (l *link) freed(key string) {
 	}
 }
 
-// disk does ops that had to wait until the deadline of the session was extended.
+// leftBy returns the number of leases that an earlier daemon has left and that exclude the mode.
+func (l *link) leftBy(key string, mode cache.Mode) (n int) {
+	for _, x := range l.session.left {
+		if x.key == key && x.until > l.h.boot() && (x.mode == cache.Permit) == (mode == cache.Permit) &&
+			(mode != cache.Shared || x.mode != cache.Shared) {
+			n++
+		}
+	}
+	return n
+}
+
+// asksToKeep reports whether the lease of op has to be on the disk for longer than it is.
+func (l *link) asksToKeep(op *cache.Op) bool {
+	return op.Kind == cache.OpRenew && op.Stated != 0 &&
+		l.session.kept[tokenOf(op)] < cache.LeaseDeadline(l.h.boot(), int64(op.TTL))
+}
+
+// keep writes the leases for which ops asks to the disk.
+func (l *link) keep(ops []*cache.Op) {
+	s := &l.session
+	for _, op := range ops {
+		held := s.held[op.Key] == op.Token
+		if op.Mode == cache.Permit {
+			held = s.permits[op.Key][op.Token]
+		}
+		if held && l.asksToKeep(op) {
+			s.kept[tokenOf(op)] = cache.LeaseDeadline(l.h.boot(), int64(op.TTL))
+		}
+	}
+	l.rewrite(0)
+}
+
+// unkeep records that a lease has been released. Until the disk is written, a restart keeps the key
+// closed for longer than necessary.
+func (l *link) unkeep(op *cache.Op) {
+	if l.session.kept[tokenOf(op)] != 0 {
+		delete(l.session.kept, tokenOf(op))
+		l.rewriteSoon()
+	}
+}
+
+func (l *link) rewriteSoon() {
+	if len(l.session.kept)+len(l.s.saved.kept) > 0 {
+		l.after(5*ms, func() { l.rewrite(0) })
+	}
+}
+
+// rewrite writes the kept leases to the disk. Those of this daemon last at least until atLeast.
+func (l *link) rewrite(atLeast int64) {
+	s, now := &l.session, l.h.boot()
+	all := slices.Clone(s.left)
+	for id, until := range s.kept {
+		mode := s.mode[id.key]
+		if id.permit {
+			mode = cache.Permit
+		}
+		if until > now {
+			all = append(all, leftLease{id.key, mode, max(until, atLeast)})
+		}
+	}
+	l.s.saved.kept = slices.DeleteFunc(all, func(x leftLease) bool { return x.until <= now })
+}
+
+// endEmbedded is the store's orderly end. A restart has to wait for the deadline of the session only
+// if that concerns leases which are not on the disk.
+func (l *link) endEmbedded() {
+	s, n := &l.session, 0
+	for _, until := range s.kept {
+		if until > l.h.boot() {
+			n++
+		}
+	}
+	held := len(s.held)
+	for _, tokens := range s.permits {
+		held += len(tokens)
+	}
+	if l.grace() || n != held {
+		l.rewrite(0)
+		return
+	}
+	l.rewrite(s.until)
+	l.s.saved.until = 0
+}
+
+// disk does ops that had to wait until the deadline of the session was extended, or until their
+// leases were written to the disk.
 func (l *link) disk(ops []*cache.Op, res []*cache.Result) {
+	kept := false
 	for i, op := range ops {
-		if l.embedded(op, res[i]) {
+		if l.embedded(op, res[i], kept) {
 			continue
 		}
+		if !kept && l.asksToKeep(op) {
+			l.keep(ops)
+			kept = true
+		}
 		l.advance()
-		if !l.embedded(op, res[i]) {
+		if !l.embedded(op, res[i], kept) {
 			*res[i] = cache.Result{Status: cache.Refused, Left: -1, Err: errGrace}
 		}
 	}
@@ -171,6 +288,7 @@ func (l *link) advance() {
 	if s.until != 0 && h.boot() >= s.until {
 		l.expireEmbedded()
 	}
+	l.rewrite(0)
 	l.s.saved.until = h.boot() + h.w.p.Session
 	s.until = l.s.saved.until
 	news := upstream.Session{No: uint64(s.id), Until: s.until}
@@ -190,6 +308,7 @@ func (l *link) extend(try int) {
 	case len(s.held)+len(s.permits) > 0:
 		l.advance()
 	default:
+		l.rewrite(0)
 		s.until, l.s.saved.until = 0, 0
 	}
 }
@@ -199,6 +318,7 @@ func (l *link) expireEmbedded() {
 	l.session.id++
 	clear(l.session.held)
 	clear(l.session.permits)
+	clear(l.session.kept)
 	for _, k := range l.h.w.all() {
 		l.freed(k.name)
 	}

@@ -208,6 +208,8 @@ type storeSession struct {
 	mode    map[string]cache.Mode
 	wait    map[string]bool            // queued for
 	permits map[string]map[uint64]bool // tokens; nothing empty
+	kept    map[keptToken]int64        // until when they are on the disk
+	left    []leftLease                // by an earlier daemon
 }
 
 func (l *link) openSession() {

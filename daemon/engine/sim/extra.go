@@ -31,6 +31,9 @@ func newExtras(p *Profile, seed uint64) {
 	if pick := extraDice(seed, 0x717565727933); pick(6) == 0 {
 		p.Queries = true
 	}
+	if pick := extraDice(seed, 0x65706f6368); p.Move && p.More[0] == likeEtcd && pick(2) == 0 {
+		p.Epoch = true
+	}
 	newKeepProfile(p, extraDice(seed, 0x6b656570a1))
 	if pick := extraDice(seed, 0x726174658c); !p.Chain && !p.Stalls && pick(6) == 0 {
 		p.Rate = []int{5, 20, 50}[pick(3)]

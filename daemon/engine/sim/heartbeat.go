@@ -127,8 +127,8 @@ func (w *World) wasSilent(k *conn, key string) {
 	if k.pacing.delayed {
 		w.fail("silent", key, "client %d has lost a hold as silent, and is not read", k.c.id)
 	}
-	if k.h.late() && w.now-k.heard < lateOutput {
-		return // it was decided before the client was heard
+	if st := k.h.steps; st != nil && k.heard >= st.since {
+		return // it may have been decided before the client was heard
 	}
 	if quiet := w.now - k.heard; quiet < w.p.Heartbeat*98/100 {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)
@@ -136,8 +136,7 @@ func (w *World) wasSilent(k *conn, key string) {
 	if k.asked == 0 {
 		w.fail("silent", key, "client %d has lost a hold as silent, and has answered all keepalives",
 			k.c.id)
-	} else if had := w.now - k.asked; had < w.p.Heartbeat/3*98/100 &&
-		!(w.p.Steps && k.h.stood() > 0) { // a keepalive that is decided during a reload may wait in a freeze
+	} else if had := w.now - k.asked; had < w.p.Heartbeat/3*98/100 {
 		w.fail("silent", key, "client %d has lost a hold as silent, %d ms after the keepalive that it has not answered", k.c.id, had/ms)
 	}
 }

@@ -26,7 +26,6 @@ type host struct {
 	draining bool
 	passing  bool   // another process is about to take over
 	steps    *steps // of a reload in progress; nil for none
-	reloaded int64  // when the last reload in steps has ended; 0 for none
 	emptied  int64  // while passing: when no op was left in the main lanes; see busy
 	queries  int    // of stores in progress
 	stopped  bool   // while passing: the timer and the main lanes are stopped, too
@@ -349,6 +348,14 @@ func (h *host) settle(end int64) {
 	if left > 0 && h.w.now < end {
 		h.after(5*ms, func() { h.settle(end) })
 		return
+	}
+	if left == 0 {
+		h.hasTold()
+	}
+	for _, l := range h.links {
+		if l.s.kind == likeEmbedded {
+			l.endEmbedded()
+		}
 	}
 	h.w.say(nil, "host %d has drained", h.id)
 	h.end()

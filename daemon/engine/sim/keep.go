@@ -230,7 +230,7 @@ func (h *host) leaveKept() {
 		if x.h != h || x.left || x.over {
 			continue
 		}
-		if !x.lasts() || x.as.at.kind != likeRedis || !x.confirmed() {
+		if !x.lasts() || !x.confirmed() {
 			x.over = true
 			continue
 		}
@@ -242,11 +242,32 @@ func (h *host) leaveKept() {
 	h.detached = nil
 }
 
+// hasTold checks, when the daemon has drained in time, that the stores know what they have to keep.
+func (h *host) hasTold() {
+	for _, x := range h.w.kept {
+		s := x.as.at
+		if x.h == h && !x.left && x.lasts() && x.as.mode == protocol.Exclusive && x.as.key.permits == 0 &&
+			(s.kind == likeRedis || s.kind == likeEmbedded) && !s.lostSince(0) && !x.confirmed() {
+			h.w.fail("kept", x.id.key, "host %d has drained, and %s does not keep fence %d·%d for another %d ms",
+				h.id, s.name, x.as.fence>>10, x.as.fence&1023, (x.until-h.boot())/ms)
+		}
+	}
+}
+
 // confirmed reports whether the store keeps the lease for long enough. A daemon that ends directly
 // after a grant may not have told the store yet. A lease at one of several daemons' readers counts
 // as not confirmed.
 func (x *kept) confirmed() bool {
 	s, name := x.as.at, x.as.key.name
+	switch s.kind {
+	case likeRedis:
+	case likeEmbedded:
+		return slices.ContainsFunc(s.saved.kept, func(l leftLease) bool {
+			return l.key == name && l.mode == x.as.mode && l.until >= x.until-keepGrain
+		})
+	default:
+		return false
+	}
 	now := s.clock() / 1000 / us
 	least := now + (x.until-x.h.boot())/ms*99/100
 	k := s.redis.keys[name]
@@ -276,12 +297,16 @@ func (c *client) releaseDetached() {
 	}
 	x := all[c.w.pick(len(all))]
 	q := &request{op: protocol.OpRelease, key: x.as.key, owner: uint64(c.w.pick(3)), detached: x}
+	fence := x.as.fence
+	if q.stale = q.owner == 2; q.stale { // as if it were about an earlier hold
+		fence -= 1 << 10
+	}
 	for _, o := range c.h.detached { // readers of one phase may have the same fence
-		if !o.over && o.id.key == x.id.key && o.id.fence == x.id.fence && c.mine(o) {
+		if !o.over && o.id.key == x.id.key && o.id.fence == fence && c.mine(o) {
 			o.mayEnd = true
 		}
 	}
-	c.send(q, &protocol.Request{Key: []byte(q.key.name), Owner: q.owner, Fence: x.as.fence,
+	c.send(q, &protocol.Request{Key: []byte(q.key.name), Owner: q.owner, Fence: fence,
 		Flags: protocol.FlagDetached})
 }
 
@@ -291,6 +316,9 @@ func (c *client) mine(x *kept) bool { return c.uid == 0 || c.uid == x.as.c.uid }
 // releasedDetached handles the answer to the release of a detached hold.
 func (c *client) releasedDetached(q *request, code protocol.Code) {
 	w, x := c.w, q.detached
+	if q.stale {
+		return // see keepNotice
+	}
 	// Another reader's hold may have the same fence.
 	alone := x.as.mode != protocol.Shared
 	switch {

@@ -7,12 +7,22 @@ import (
 
 // A move of all keys from one store to another, in the three rollouts of docs/operate/stores.md:
 // the old store, both, the new one. Then the keys move back in the same way, and so on. A rollout
-// begins when the one before it is finished on every host. The bases of all stores here can be
-// raised: moves to real etcd and ZooKeeper are not simulated.
+// begins when the one before it is finished on every host. In some runs the new store orders its
+// bases itself, as etcd and ZooKeeper do. Then the hosts use both stores first without and then with
+// a fence_epoch, by the note in the new store, and the keys do not move back.
+
+// fenceEpoch is above all bases of the old store.
+const fenceEpoch = 4_000_000_000_000_000
 
 // newMove makes the stores of the rollouts.
 func (w *World) newMove() {
 	from, to := w.stores[0], w.stores[1]
+	if w.p.Epoch {
+		raised := w.newPair(from, to)
+		to.epoch, raised.epoch = fenceEpoch, fenceEpoch
+		w.stages = []*simStore{from, w.newPair(from, to), raised, to}
+		return
+	}
 	w.stages = []*simStore{from, w.newPair(from, to), to, w.newPair(to, from)}
 }
 
@@ -25,7 +35,7 @@ func (w *World) move() *conf {
 	c := w.conf
 	next := &conf{namespaces: slices.Clone(c.namespaces), classes: c.classes, limits: c.limits,
 		stage: c.stage}
-	if !w.moved() || w.chance(300) {
+	if w.p.Epoch && c.stage == len(w.stages)-1 || !w.moved() || w.chance(300) {
 		i := w.pick(len(next.namespaces))
 		next.namespaces[i].Namespace = w.policy(next.namespaces[i].Prefix)
 		return next
@@ -50,7 +60,7 @@ func (w *World) moved() bool {
 			return false
 		}
 	}
-	return at.kind != likeBoth || at.leaves[1].passed(at.leaves[0])
+	return at.kind != likeBoth || w.p.Epoch || at.leaves[1].passed(at.leaves[0])
 }
 
 // passed reports whether all bases that s gives from now on are above the bases of the old store. A

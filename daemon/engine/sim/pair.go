@@ -33,7 +33,15 @@ type trip struct {
 	to      *link
 	ops     []upstream.Op
 	results []upstream.Result
+	note    func() // for the note, instead of ops; executed there
+	writes  bool   // it may change the note
 	err     error
+}
+
+// note is the text in a store by which hosts with both stores agree on fences.
+type note struct {
+	text    []byte
+	version int64
 }
 
 // member is one store of a pair, as the driver sees it.
@@ -49,19 +57,42 @@ var errPairClosed = errors.New("the daemon does not use the two stores any more"
 
 // Apply suspends the driver until the world has the answers.
 func (m *member) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
-	t := &trip{to: m.part, ops: ops, results: results}
+	return (&trip{to: m.part, ops: ops, results: results}).fly(ctx)
+}
+
+// Note returns the note of the store.
+func (m *member) Note(ctx context.Context) (text []byte, version int64, err error) {
+	n := &m.part.s.note
+	err = (&trip{to: m.part, note: func() { text, version = n.text, n.version }}).fly(ctx)
+	return text, version, err
+}
+
+// SetNote changes the note of the store.
+func (m *member) SetNote(ctx context.Context, text []byte, version int64) (ok bool, err error) {
+	n := &m.part.s.note
+	err = (&trip{to: m.part, writes: true, note: func() {
+		if ok = n.version == version; ok {
+			n.text, n.version = text, version+1
+			m.part.h.w.counts.Tallies[notes]++
+		}
+	}}).fly(ctx)
+	return ok, err
+}
+
+// fly suspends the driver until the trip is over.
+func (t *trip) fly(ctx context.Context) error {
 	if yield := ctx.Value(yieldKey{}).(func(*trip) bool); !yield(t) {
 		return errPairClosed
 	}
 	return t.err
 }
 
-func (m *member) Info() upstream.Info                        { return m.part.s.info() }
-func (m *member) Capabilities() (none upstream.Capabilities) { return none }
-func (m *member) Hints() <-chan upstream.Hint                { return m.hints }
-func (m *member) Sessions() <-chan upstream.Session          { return m.sessions }
-func (m *member) Ping(context.Context) error                 { return nil } // see link.ping
-func (m *member) Close() error                               { return nil }
+func (m *member) Info() upstream.Info                 { return m.part.s.info() }
+func (m *member) Capabilities() upstream.Capabilities { return upstream.Capabilities{Noter: m} }
+func (m *member) Hints() <-chan upstream.Hint         { return m.hints }
+func (m *member) Sessions() <-chan upstream.Session   { return m.sessions }
+func (m *member) Ping(context.Context) error          { return nil } // see link.ping
+func (m *member) Close() error                        { return nil }
 
 // newPair makes a store that stands before two others.
 func (w *World) newPair(old, new *simStore) *simStore {
@@ -101,7 +132,10 @@ func (l *link) openPair() (err error) {
 		p.parts[i], members[i] = m.part, m
 	}
 	l.pair = p
-	p.both, err = both.New(members[0], members[1], 0)
+	if p.both, err = both.New(members[0], members[1], l.s.epoch); err == nil {
+		p.both.CoverLater([]both.Keys{{}}) // all
+		p.cover(l)
+	}
 	return err
 }
 
@@ -132,10 +166,28 @@ func (l *link) news(n upstream.Session) {
 
 // fly carries out a batch at both stores.
 func (p *pair) fly(f *flight) {
+	p.run(func(ctx context.Context) error { return p.both.Apply(ctx, f.ops, f.results) }, f.end)
+}
+
+// cover has the driver write the rules of the host's keys into the note, as a ping does.
+func (p *pair) cover(l *link) {
+	p.run(p.both.Ping, func(err error) {
+		if err != nil {
+			l.after(sec, func() {
+				if l.pair == p {
+					p.cover(l)
+				}
+			})
+		}
+	})
+}
+
+// run has the driver do something, and calls done with its error.
+func (p *pair) run(do func(context.Context) error, done func(error)) {
 	var err error
 	a := new(apply)
 	a.next, a.stop = iter.Pull(func(yield func(*trip) bool) {
-		err = p.both.Apply(context.WithValue(context.Background(), yieldKey{}, yield), f.ops, f.results)
+		err = do(context.WithValue(context.Background(), yieldKey{}, yield))
 	})
 	p.applies[a] = true
 	var resume func()
@@ -143,10 +195,14 @@ func (p *pair) fly(f *flight) {
 		t, more := a.next()
 		if !more {
 			delete(p.applies, a)
-			f.end(err)
+			done(err)
 			return
 		}
 		t.to.h.w.counts.Tallies[pairTrips]++
+		if t.note != nil {
+			t.carryNote(resume)
+			return
+		}
 		one := newFlight(t.to, t.ops)
 		one.done = func(err error) {
 			copy(t.results, one.results)
@@ -156,6 +212,37 @@ func (p *pair) fly(f *flight) {
 		one.send()
 	}
 	resume()
+}
+
+// carryNote carries a request for the note to its store and back. Any fault loses the answer, and
+// sometimes the request too.
+func (t *trip) carryNote(resume func()) {
+	l, w, x, net, over := t.to, t.to.h.w, t.to.newFate(), t.to.s.net, false
+	end := func(err error) {
+		if !over {
+			over, t.err = true, err
+			resume()
+		}
+	}
+	l.at(l.h.departs()+w.p.Timeout, func() { end(errTimeout) })
+	if l.isCutOff() || x.kind == lostRequest {
+		return
+	}
+	var try func()
+	try = func() {
+		switch {
+		case l.s.net != net:
+		case w.now < l.s.paused:
+			w.at(l.s.paused+w.between(0, ms), try)
+		case t.writes && w.now < max(l.s.readOnly, l.s.full):
+			l.after(x.back, func() { end(errRefused) })
+		default:
+			if t.note(); x.kind == nFaults && !l.isCutOff() {
+				l.after(x.back, func() { end(nil) })
+			}
+		}
+	}
+	w.at(l.h.departs()+x.there, try)
 }
 
 // close ends everything in progress, and nothing more is sent.

@@ -240,13 +240,13 @@ func (m *etcdModel) contended(key string, i int) bool {
 }
 
 // embeddedPermit does one op about a permit, as embedded does.
-func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
+func (l *link) embeddedPermit(op *cache.Op, r *cache.Result, written bool) bool {
 	s := &l.session
 	held := s.permits[op.Key]
 	mine := held[op.Token]
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		if l.grace() || len(held) >= int(op.Limit) && !mine {
+		if l.grace() || len(held)+l.leftBy(op.Key, op.Mode) >= int(op.Limit) && !mine {
 			switch {
 			case op.Kind == cache.OpJoin:
 				s.wait[op.Key] = true
@@ -274,6 +274,7 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			if delete(held, op.Token); len(held) == 0 {
 				delete(s.permits, op.Key)
 			}
+			l.unkeep(op)
 			l.freed(op.Key)
 		} else if op.Kind == cache.OpRelease {
 			r.Status = cache.NotHeld
@@ -283,7 +284,7 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			r.Status = cache.NotHeld
 			return true
 		}
-		if !l.fresh() {
+		if !l.fresh() || !written && l.asksToKeep(op) {
 			return false
 		}
 		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: uint64(s.id)}
@@ -296,7 +297,7 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 		switch {
 		case l.grace():
 			r.Status, r.Err = cache.Refused, errGrace
-		case len(held) > 0:
+		case len(held)+l.leftBy(op.Key, op.Mode) > 0:
 			*r = cache.Result{Status: cache.Busy, Mode: cache.Permit, Left: s.until - l.h.boot()}
 		}
 	}

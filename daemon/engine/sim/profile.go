@@ -86,6 +86,7 @@ type Profile struct {
 	NamespaceLimit int     // the largest limit of a namespace's holds and waiters; 0 for none
 	Pairs          bool    // some namespaces are kept in two stores at once
 	Move           bool    // all keys move from one store to another, in three rollouts
+	Epoch          bool    // the new store orders its bases itself, and a fence_epoch raises them
 	OneShard       bool    // all keys are in the same shard of the lock table
 	Queries        bool    // daemons query their stores, and answer some requests later
 	Queued         bool    // takeovers may come while ops wait in the main lanes
@@ -122,7 +123,9 @@ func (p Profile) String() string {
 	}
 	switch {
 	case p.Move:
-		s += ", move"
+		if s += ", move"; p.Epoch {
+			s += " by a fence_epoch"
+		}
 	case p.Pairs:
 		s += ", pairs"
 	}

@@ -131,7 +131,9 @@ func (h *host) route(c *conf, use []*link, bad bool) error {
 	for _, sp := range c.namespaces {
 		n := sp.Namespace
 		i := slices.IndexFunc(use, func(l *link) bool { return l.of == sp.at })
-		n.Store = use[i].name
+		if n.Store = use[i].name; sp.at.kind != likeBoth {
+			n.FenceEpoch = sp.at.epoch
+		}
 		list = append(list, n)
 	}
 	switch {

@@ -12,18 +12,17 @@ import (
 // steps is a reload in progress.
 type steps struct {
 	pick  func(n int) int
-	began int64               // by the host's clock
+	pause int64               // the longest between two steps
+	since int64               // true time of the first one
+	began int64               // the same by the host's clock
 	was   *conf               // the configuration before
 	yield func(struct{}) bool // nil except while a step is carried out
 	stop  func()
 }
 
-const (
-	stepPause = 2 * ms // the longest between two steps
-	// lateOutput is how much later than its decision the output of a session is written at most, which
-	// waits for the next step of a reload.
-	lateOutput = 10 * stepPause
-)
+// stepPauses has the longest pauses between two steps. A round trip to a store fits into most of the
+// longer ones, and a whole hold into some.
+var stepPauses = []int64{2 * ms, 2 * ms, 20 * ms, 200 * ms}
 
 // errStepsCut ends the steps of a daemon that has been killed.
 var errStepsCut = errors.New("the daemon has ended")
@@ -31,7 +30,8 @@ var errStepsCut = errors.New("the daemon has ended")
 // inSteps carries out do, which reloads the daemon, in steps. Dice of their own choose the steps,
 // so that runs without them stay the same.
 func (h *host) inSteps(was *conf, pick func(n int) int, do func()) {
-	st := &steps{pick: pick, was: was, began: h.clock()}
+	st := &steps{pick: pick, was: was, since: h.w.now, began: h.clock(),
+		pause: stepPauses[pick(len(stepPauses))]}
 	var between func(struct{}) bool
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {
 		defer func() {
@@ -50,9 +50,9 @@ func (h *host) inSteps(was *conf, pick func(n int) int, do func()) {
 		st.yield = func(x struct{}) bool { return between(x) }
 		_, more := next()
 		if st.yield = nil; more {
-			h.after(int64(pick(int(stepPause))), step)
+			h.after(int64(pick(int(st.pause))), step)
 		} else if h.steps == st {
-			h.steps, h.reloaded = nil, h.w.now
+			h.steps = nil
 		}
 	}
 	step()
@@ -76,11 +76,6 @@ func (h *host) cutSteps() {
 		h.steps = nil
 		st.stop()
 	}
-}
-
-// late reports whether output that is written now may have waited for a step of a reload.
-func (h *host) late() bool {
-	return h.steps != nil || h.reloaded > 0 && h.w.now-h.reloaded < lateOutput
 }
 
 // decided returns the earliest time, by the host's clock, at which the daemon can have decided what

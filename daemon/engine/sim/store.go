@@ -17,7 +17,9 @@ type simStore struct {
 	no       int
 	name     string
 	kind     storeKind
-	rebase   bool  // it can give a held lease a new base
+	rebase   bool   // it can give a held lease a new base
+	epoch    uint64 // fence_epoch, which raises its bases; of a pair, the bases of the new store
+	note     note
 	off      int64 // of its clock; steps with faults
 	ppm      int64
 	net      int   // rises when all connections break
@@ -42,8 +44,9 @@ type loss struct {
 }
 
 func (w *World) newStore(kind storeKind) *simStore {
-	s := &simStore{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd,
-		off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
+	s := &simStore{w: w, no: w.nStores, kind: kind,
+		rebase: w.p.Rebase && !w.p.Epoch || kind != likeEtcd,
+		off:    1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
 	s.leaves = []*simStore{s}
 	w.nStores++
 	s.name = fmt.Sprintf("%v%d", kind, s.no)
@@ -66,9 +69,10 @@ func (s *simStore) info() upstream.Info {
 	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond,
 		Rebase:  s.rebase,
 		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
-	if s.kind == likeRedis {
+	if s.kind != likeEtcd {
 		i.Keeps = time.Hour
-	} else {
+	}
+	if s.kind != likeRedis {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
 	}
 	return i
@@ -162,14 +166,22 @@ func waives(old, young *hold) bool {
 // waives is the part of the function waives for one store.
 func (s *simStore) waives(old, young *hold, share bool) bool {
 	for _, l := range s.losses {
-		if old.fence>>10 > l.base || s.w.now >= l.until {
+		if s.own(old.fence) > l.base || s.w.now >= l.until {
 			continue
 		}
-		if l.host == old.k.h || l.host == nil && (!share || l.base < young.fence>>10) {
+		if l.host == old.k.h || l.host == nil && (!share || l.base < s.own(young.fence)) {
 			return true
 		}
 	}
 	return false
+}
+
+// own returns the base of a fence as s has given it, without the fence_epoch.
+func (s *simStore) own(fence uint64) uint64 {
+	if base := fence >> 10; s.kind != likeEtcd || base < s.epoch {
+		return base
+	}
+	return fence>>10 - s.epoch
 }
 
 // shares reports whether a lease at s excludes every lease at o.
@@ -196,8 +208,12 @@ type baseOf struct {
 
 // gave records the link through which a host has got a base.
 func (l *link) gave(k *key, r *cache.Result) {
-	if r.Base > 0 {
-		l.h.bases[baseOf{k, r.Base}] = l
+	base := r.Base
+	if base > 0 && l.s.kind == likeEtcd {
+		base += l.s.epoch
+	}
+	if base > 0 {
+		l.h.bases[baseOf{k, base}] = l
 	}
 }
 
