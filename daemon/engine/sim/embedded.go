@@ -223,7 +223,7 @@ func (l *link) rewriteSoon() {
 	}
 }
 
-// rewrite writes the kept leases to the disk. Those of this daemon last at least until atLeast.
+// rewrite writes the kept leases to the disk. The leases of this daemon last at least until atLeast.
 func (l *link) rewrite(atLeast int64) {
 	s, now := &l.session, l.h.boot()
 	all := slices.Clone(s.left)
