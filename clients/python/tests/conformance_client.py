@@ -94,9 +94,9 @@ class Adapter:
         make = {"acquire": self.client.lock, "acquire_many": self.client.lock_many, "acquire_any": self.client.lock_any}
         return make[q["do"]](
             q["keys"] if "keys" in q else q["key"],
-            q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
-            not q.get("fixed"),
-            q["mode"] == "shared",
+            ttl=q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
+            renew=not q.get("fixed"),
+            shared=q["mode"] == "shared",
             owner=q["owner"],
             on_lost=lambda e: say(event="lost", key=e.key, owner=e.owner, fence=str(e.fence), reason=e.reason),
             **({"keep": q["keep_ms"] / 1000} if q.get("keep_ms") else {}),
@@ -107,8 +107,8 @@ class Adapter:
         return self.client.semaphore(
             q["key"],
             q["permits"],
-            q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
-            not q["fixed"],
+            ttl=q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
+            renew=not q["fixed"],
             owner=q["owner"],
             on_lost=lambda e: say(event="lost", key=e.key, owner=q["owner"], fence=str(e.fence), reason=e.reason),
         )

@@ -34,7 +34,7 @@ PREFIX = "lock:"
 
 def held_here(lock_module: Any, sidecar: Any, name: str) -> Any:
     """Return the token and the handle of the holder of a name in this process."""
-    table = redis_compat._common._tables.get(sidecar)
+    table = vars(sidecar).get("_redis_locks")
     return None if table is None else table._by_key.get(name)
 
 

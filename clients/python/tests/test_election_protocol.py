@@ -88,6 +88,26 @@ def test_a_beat_prolongs_a_term(peer: Peer, one: Candidate) -> None:
     until("it is read", lambda: term.remaining > 30)
 
 
+def test_the_client_is_told_of_a_term_that_is_lost(peer: Peer) -> None:
+    told: list[LostError] = []
+    client = Client(peer.path, "test", on_lost=told.append)
+    one = Candidate(client, Stage())
+    one.election.start()
+    peer.welcome()
+    term = leads(peer, one)
+    peer.say(64, 0, "k", term._hold.owner, FENCE, 1)
+    until("the client is told", lambda: told)
+    assert (told[0].key, told[0].fence, told[0].reason) == ("k", FENCE, "expired")
+    until("on_lost of the election is called", lambda: one.reasons() == ["expired"])
+    second = leads(peer, one, fence=FENCE + 1)
+    one.election.resign()
+    assert second.lost.wait(60)
+    peer.released()
+    one.election.stop(wait=False)
+    client.close()
+    assert len(told) == 1
+
+
 def test_a_grant_that_crosses_stop_is_given_back(peer: Peer, one: Candidate) -> None:
     q = peer.expect(w.ACQUIRE)
     stopped = Background(one.election.stop)

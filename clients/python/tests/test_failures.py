@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -190,3 +191,19 @@ def test_a_forgotten_client_releases(daemon: Daemon, client: Client) -> None:
     gc.collect()
     assert client.lock("k").acquire(timeout=60)
     until("its descriptor is closed", lambda: descriptors() == before + 1)
+
+
+def test_a_forgotten_client_whose_on_lost_knows_it(daemon: Daemon) -> None:
+    """Also if it has released without waiting, so that a failure may still be reported."""
+
+    def use() -> weakref.ref[Client]:
+        forgotten = Client(daemon.path, confirm=False)
+        lock = forgotten.lock("k", on_lost=lambda _: forgotten.close())
+        for _ in range(3):
+            lock.acquire()
+            lock.release()
+        return weakref.ref(forgotten)
+
+    left = use()
+    gc.collect()
+    assert left() is None

@@ -85,8 +85,8 @@ def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> No
         assert leaders == sorted(leaders)
         assert leaders[0] < leaders[-1]
     finally:
-        redis_compat.lock.client_of(None).close()
-        redis_compat.lock._default.clear()
+        redis_compat._common.client_of(locksidecar.Client, None).close()
+        redis_compat._common._defaults.clear()
 
 
 def test_the_errors_are_all_there() -> None:

@@ -21,13 +21,16 @@ import locksidecar
 from locksidecar import (
     Client,
     LostError,
+    _base,
     _client,
     _conn,
     _election,
     _handle,
     _hold,
+    _link,
     _lock,
     _many,
+    _owner,
     _scope,
     _session,
     _table,
@@ -39,7 +42,7 @@ from locksidecar import _wire as w
 Connect = Callable[..., Client]
 # fmt: off
 OURS = (
-    _client, _conn, _election, _handle, _hold, _lock, _many, _scope, _session, _table, _term,
+    _base, _client, _conn, _election, _handle, _hold, _link, _lock, _many, _owner, _scope, _session, _table, _term,
     w, redis_compat.lock, redis_compat._common,
 )
 # fmt: on

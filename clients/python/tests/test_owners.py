@@ -416,6 +416,46 @@ def test_a_handle_that_is_gone_still_holds(client: Client) -> None:
         client.lock("k").acquire()
 
 
+def test_one_of_several_and_one_in_the_same_thread(client: Client, connect: Connect) -> None:
+    first, second = client.lock_any(["a", "b"]), client.lock_any(["a", "b"])
+    with first:
+        with pytest.raises(AlreadyHeld, match=f"key {first.key!r} is already held in this thread by another handle"):
+            client.lock(first.key).acquire(timeout=60)
+        with second:  # the other one was free
+            assert {first.key, second.key} == {"a", "b"}
+            third = client.lock_any(["b", "a"])
+            with pytest.raises(AlreadyHeld):
+                third.acquire(timeout=60)
+            assert third.acquire(blocking=False) is False
+            assert Background(lambda: third.acquire(timeout=0.01)).result() is False
+            with first:
+                assert first.held_count == 2
+    assert not client._known._entries
+    with client.lock("a"), client.lock_any(["a", "b"]) as other:
+        assert other.key == "b"
+
+
+async def test_one_of_several_and_one_in_the_same_task(aclient: AsyncClient) -> None:
+    async with aclient.lock_any(["a", "b"]) as first:
+        with pytest.raises(AlreadyHeld, match=f"key {first.key!r} is already held in this task by another handle"):
+            await aclient.lock(first.key).acquire(timeout=60)
+        async with aclient.lock_any(["a", "b"]):
+            with pytest.raises(AlreadyHeld):
+                await aclient.lock_any(["a", "b"]).acquire(timeout=60)
+
+
+def test_one_of_several_is_not_acquired_by_an_owner_that_has_lost_it(client: Client) -> None:
+    one = client.lock("a", ttl=0.2, renew=False)
+    one.acquire()
+    until("it is over", lambda: not one.owned())
+    with pytest.raises(LostError):
+        client.lock_any(["a", "b"]).acquire(timeout=60)
+    with pytest.raises(LostError):
+        one.release()
+    with client.lock_any(["a", "b"]):
+        pass
+
+
 def test_several_locks_and_one_in_the_same_thread(client: Client) -> None:
     with client.lock_many(["a", "b"]):
         for other in (client.lock("b"), client.lock_many(["b", "c"])):

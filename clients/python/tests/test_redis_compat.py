@@ -281,7 +281,7 @@ def test_users_except_clauses_catch(r: Redis) -> None:
 
 
 def test_what_is_given_for_redis(shared: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(redis_compat.lock, "_default", [])
+    monkeypatch.setattr(redis_compat._common, "_defaults", {})
     monkeypatch.setenv("LOCKSIDECAR_SOCKET", shared.path)
     plain = redis.Redis(port=1)
     with locksidecar.Client(shared.path) as client:
@@ -298,7 +298,7 @@ def test_what_is_given_for_redis(shared: Daemon, monkeypatch: pytest.MonkeyPatch
         for lock in locks:
             with lock:
                 assert lock.owned()
-    redis_compat.lock._default[0].close()
+    redis_compat._common._defaults[None].close()
 
 
 def test_everything_else_is_redis_pys() -> None:
@@ -390,7 +390,7 @@ for use in (lambda: Redis().get("x"), lambda: redis_compat.ConnectionPool):
 async def main():
     async with aredis.Redis().lock("foo", timeout=10) as lock:
         assert await lock.owned()
-    await aredis.lock.client_of(None).close()
+    await redis_compat._common.client_of(aredis.lock.Client, None).close()
 asyncio.run(main())
 print("done")
 """
@@ -530,7 +530,7 @@ def test_asyncio_default_client_follows_the_loop(shared: Daemon, monkeypatch: py
         lock = AsyncLock(theirs, "foo", timeout=30)
         assert await lock.acquire(blocking_timeout=60)  # the last loop's is released
         if close:
-            await redis_compat_asyncio.lock.client_of(None).close()
+            await redis_compat._common.client_of(redis_compat_asyncio.lock.Client, None).close()
 
     for close in (False, False, True):
         asyncio.run(use(close))

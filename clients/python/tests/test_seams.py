@@ -35,8 +35,8 @@ def test_a_release_without_an_answer_releases_only_its_own_grants(client: Client
     lock.release()
     let_go, done = client._conn.let_go, []
 
-    def first(hold: Any) -> bool | None:
-        last = let_go(hold)
+    def first(hold: Any, before: Any) -> Any:
+        last = let_go(hold, before)
         if not done:
             done.append(Background(lock.acquire).result())
         return last

@@ -27,8 +27,8 @@ from ._errors import (
     Upgrade,
 )
 from ._inspect import Holder, Inspection
-from ._layers import AnyLock, Locks, Semaphore
 from ._lock import Lock
+from ._scope import AnyLock, Locks, Semaphore
 
 __version__ = "0.1.0"
 

@@ -8,30 +8,41 @@ import itertools
 import logging
 import math
 import os
+import random
 import re
 import string
+import time
 import weakref
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, NoReturn, TypeVar, cast
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar, cast
 
 from . import _wire as w
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
 from ._handle import Owner
-from ._hold import OWN
-from ._path import socket_path
-from ._table import Owners
+from ._hold import OWN, Hold, Note
+from ._path import socket_path, unreachable
+from ._table import LetGone, Owners
 from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
-M = TypeVar("M")
-S = TypeVar("S")
-A = TypeVar("A")
 F = TypeVar("F", bound=Callable[..., Any])
 OnLost = Callable[[LostError], object]
 
 log: Final = logging.getLogger("locksidecar")
 
-_clients: Final[weakref.WeakSet[Base[Any, Any, Any, Any]]] = weakref.WeakSet()
+_clients: Final[weakref.WeakSet[Base]] = weakref.WeakSet()
+
+
+class Terms(TypedDict, total=False):
+    """The terms of a handle that are the same for all kinds; see Client.lock."""
+
+    ttl: float | None
+    renew: bool
+    timeout: float
+    owner: Owner
+    on_lost: OnLost | None
+    confirm: bool | None
 
 
 class ReadWriteLock(Generic[L]):
@@ -46,10 +57,31 @@ class ReadWriteLock(Generic[L]):
         self.write = write
 
 
-class Base(Generic[L, M, S, A]):
-    """A client whose handles are of the classes L (a lock), M (many), S (a semaphore) and A (any of several)."""
+class BaseNotifier(ABC):
+    """Reports lost locks."""
 
-    _kinds: tuple[type[L], type[M], type[S], type[A], type[L]]
+    needed = False  # there is a report to make for a loss
+
+    def every(self) -> float:
+        """Return after how many seconds a connection checks for holds whose validity has run out."""
+        return 1.0 if self.needed else 10.0
+
+    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
+        """Record a loss; quiet if this client itself has ended the connection."""
+        for tell in hold.tell:
+            if isinstance(tell, Note):
+                tell(why)
+            elif not quiet:
+                self._record(tell, why)
+
+    @abstractmethod
+    def _record(self, tell: OnLost, why: LostError) -> None:
+        """Make a report later."""
+
+
+class Base(ABC):
+    """The common part of the clients for threads and for tasks: their terms, and one connection at a time."""
+
     _conn: Any
 
     def __init__(
@@ -85,8 +117,7 @@ class Base(Generic[L, M, S, A]):
         self._confirm = confirm
         self._tell = () if on_lost is None else (on_lost,)
         self._owners = itertools.count(OWN)
-        # Ends the connection when the client is garbage collected without having been closed.
-        self._thrown_away: weakref.finalize[[Any], Any] | None = None
+        self._thrown_away: weakref.finalize[..., Any] | None = None  # see _own
         self._reset()
         self._closed = False
         _clients.add(self)
@@ -94,124 +125,11 @@ class Base(Generic[L, M, S, A]):
     def _reset(self) -> None:
         """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
         self._conn = None
-        self._known = Owners()
+        self._let_gone = LetGone()
+        self._known = Owners(weakref.ref(self._let_gone))
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         if self._thrown_away is not None:
             self._thrown_away.detach()
-
-    def lock(
-        self,
-        key: str,
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: OnLost | None = None,
-        confirm: bool | None = None,
-        keep: float | None = None,
-    ) -> L:
-        """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
-
-        ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
-        after ttl, unless it is extended.
-        shared: other shared holders may hold the lock at the same time.
-        timeout: how long ``with`` waits; -1 without bound.
-        owner: by default the handle and the thread (or task) together are the owner. "handle": the handle alone, for a
-        lock that another thread releases. A number below 2**32: all handles of the client with this number.
-        on_lost: called with a LostError when the lock is lost, in a thread of its own, or on the loop. There it may be
-        a coroutine function, which runs as a task of the client.
-        confirm: a release waits until the store has confirmed it; by default as the client. With False it only sends,
-        and nothing is lost but this: right afterwards a try on another host may still find the lock held, and a release
-        that fails is reported to on_lost, as ``unconfirmed`` or ``gone``.
-        keep: for so many seconds after the grant the lock stays closed to others, even if it is released earlier or
-        this process ends. So a job that several hosts start at the same time runs once.
-        """
-        return self._kinds[0](self, key, ttl, renew, shared, timeout, owner, on_lost, confirm, keep)  # type: ignore[call-arg]
-
-    def lock_many(
-        self,
-        keys: Iterable[str],
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: OnLost | None = None,
-        confirm: bool | None = None,
-    ) -> M:
-        """Return a handle for several locks, which are acquired together: all or none.
-
-        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
-        each other.
-        on_lost: called once, with the LostError of the first lock that is lost.
-
-        The rest is as for lock.
-        """
-        return self._kinds[1](self, keys, ttl, renew, shared, timeout, owner, on_lost, confirm)  # type: ignore[call-arg]
-
-    def semaphore(
-        self,
-        key: str,
-        permits: int,
-        ttl: float | None = None,
-        renew: bool = True,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: OnLost | None = None,
-        confirm: bool | None = None,
-    ) -> S:
-        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
-
-        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
-        owner: "handle", or a number below 2**32, for permits that pass between threads (or tasks): every user of this
-        handle can release the newest permit. By default each thread has its own permits.
-        on_lost: called for each permit that is lost. The client chooses the number of its owner.
-
-        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
-        if the store has no semaphores.
-        """
-        return self._kinds[2](self, key, permits, ttl, renew, False, timeout, owner, on_lost, confirm)  # type: ignore[call-arg]
-
-    def lock_any(
-        self,
-        keys: Iterable[str],
-        ttl: float | None = None,
-        renew: bool = True,
-        shared: bool = False,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: OnLost | None = None,
-        confirm: bool | None = None,
-    ) -> A:
-        """Return a handle for one of several locks, whichever is free first.
-
-        keys: 1 to 64 different keys; Invalid otherwise. The rest is as for lock.
-        """
-        return self._kinds[3](self, keys, ttl, renew, shared, timeout, owner, on_lost, confirm)  # type: ignore[call-arg]
-
-    def read_write(
-        self,
-        key: str,
-        ttl: float | None = None,
-        renew: bool = True,
-        *,
-        timeout: float = -1,
-        owner: Owner = None,
-        on_lost: OnLost | None = None,
-        confirm: bool | None = None,
-    ) -> ReadWriteLock[L]:
-        """Return a pair of handles for one lock, for reading (shared) and for writing. The rest is as for lock."""
-        make: Callable[..., Any] = self._kinds[4]
-        read = make(self, key, ttl, renew, True, timeout, owner, on_lost, confirm)
-        write = make(self, key, ttl, renew, False, timeout, owner, on_lost, confirm)
-        write.join(read)
-        return ReadWriteLock(read, write)
 
     def locked(self, key: str, **terms: Any) -> Callable[[F], F]:
         """Return a decorator: each call of the function runs under the lock of a key that depends on its arguments.
@@ -222,8 +140,8 @@ class Base(Generic[L, M, S, A]):
         """
 
         def decorate(f: F) -> F:
-            handle: Any = self.lock("x")
-            handle(f)  # a TypeError if this client cannot run it under a lock
+            client: Any = self
+            client.lock("x")._must_run(f)
             signature = inspect.signature(f)
             names = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(key) if name is not None}
             if unknown := names - set(signature.parameters):
@@ -232,7 +150,7 @@ class Base(Generic[L, M, S, A]):
             def lock(args: Any, kwargs: Any) -> Any:
                 bound = signature.bind(*args, **kwargs)
                 bound.apply_defaults()
-                return self.lock(key.format(**bound.arguments), **terms)
+                return client.lock(key.format(**bound.arguments), **terms)
 
             def under_lock(*args: Any, **kwargs: Any) -> Any:
                 with lock(args, kwargs):
@@ -251,9 +169,76 @@ class Base(Generic[L, M, S, A]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client cannot be copied or sent to another process: make one there")
 
+    # ---- the connection ----
+
+    @abstractmethod
+    async def _turn(self, start: float) -> tuple[Any, LockError]:
+        """Make an attempt when no other thread or task makes one."""
+
+    @abstractmethod
+    async def _dial(self) -> Any:
+        """Make a connection; OSError or LockError when that fails."""
+
+    @abstractmethod
+    async def _pause(self, seconds: float) -> None:
+        """Wait for so many seconds."""
+
+    @staticmethod
+    def _running() -> Any:
+        """Return the running loop; None for threads."""
+        return None
+
+    def _here(self) -> Any:
+        """Raise RuntimeError if the client may not be used here. Return the running loop; None for threads."""
+        return None
+
+    def _live(self) -> Any:
+        """Return the connection, or None if there is none that can be used."""
+        conn = self._conn
+        return conn if conn is not None and conn.ready and conn.dead is None else None
+
     async def _connect(self, until: float) -> Any:
-        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock."""
-        raise NotImplementedError
+        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock.
+
+        Attempts are made one at a time, but not during a pause: a try must not wait for the attempts of others.
+        """
+        self._here()
+        if (conn := self._live()) is not None:
+            return conn
+        start, pause = time.monotonic(), 0.01
+        while True:
+            conn, why = await self._turn(start)
+            if conn is not None:
+                return conn
+            if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
+                raise type(why)(*why.args)
+            start = time.monotonic()
+            await self._pause(pause * random.uniform(0.5, 1))
+            pause = min(0.25, 2 * pause)
+
+    async def _attempt(self, start: float) -> tuple[Any, LockError]:
+        """Return the connection, and make one if necessary; or return None and the error.
+
+        If another thread or task has failed to connect since start, this returns its error and makes no attempt.
+        """
+        failed, why = self._failed
+        if (conn := self._live()) is None and failed < start and not self._closed:
+            try:
+                conn = await self._dial()
+            except (OSError, LockError) as e:
+                why = unreachable(self._path, e)
+                self._failed = time.monotonic(), why
+        if self._closed:
+            raise ConnectionLost("the client is closed")
+        return conn, why
+
+    def _own(self, conn: Any, discard: Callable[..., object], *args: object) -> None:
+        """Record the connection, which discard ends when the client is garbage collected without having been closed."""
+        self._conn = conn
+        if self._thrown_away is not None:
+            self._thrown_away.detach()
+        self._thrown_away = weakref.finalize(self, discard, *args)
+        self._thrown_away.atexit = False
 
     async def _asked(self, op: int, *fields: object) -> w.Message:
         """Send a request, once more if that changes nothing. Return its reply, which is a success."""

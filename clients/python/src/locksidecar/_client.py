@@ -1,42 +1,99 @@
-"""The client: one connection to the daemon, made when it is needed."""
+# Made from asyncio/_client.py by unasync.py: do not edit.
+"""The client for threads: what is called on it."""
 
 from __future__ import annotations
 
-import queue
-import random
-import threading
 import time
-import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from . import _wire as w
-from ._base import Base, log
-from ._conn import Conn
+from ._base import OnLost, ReadWriteLock, Terms
 from ._election import Elected, Election
 from ._election import Lost as TermLost
-from ._errors import ConnectionLost, LockError, LostError, Unavailable
-from ._handle import run
-from ._hold import Hold, Note
-from ._layers import AnyLock, Locks, PairedLock, Semaphore
-from ._lock import Lock
-from ._path import unreachable
+from ._handle import Owner, run
+from ._link import Link
+from ._lock import Lock, PairedLock
+from ._scope import AnyLock, Locks, Semaphore
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 
-class Client(Base[Lock, Locks, Semaphore, AnyLock]):
+class Client(Link):
     """A connection to the daemon on this host, for any number of threads.
 
-    It connects when it is first needed, and again after the daemon has restarted. All times are
-    in seconds.
+    It connects when it is first needed, and again after the daemon has restarted. All times are in seconds.
     """
 
-    _kinds = Lock, Locks, Semaphore, AnyLock, PairedLock
+    def lock(
+        self,
+        key: str,
+        ttl: float | None = None,
+        renew: bool = True,
+        shared: bool = False,
+        *,
+        timeout: float = -1,
+        owner: Owner = None,
+        on_lost: OnLost | None = None,
+        confirm: bool | None = None,
+        keep: float | None = None,
+    ) -> Lock:
+        """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._mu = threading.Lock()  # guards connecting, one attempt at a time
-        self._notifier = _Notifier()
-        weakref.finalize(self, self._notifier.stop)  # its thread ends with the client
+        ttl: the length of the lease; by default the daemon's.
+        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
+        after ttl, unless it is extended.
+        shared: other shared holders may hold the lock at the same time.
+        timeout: how long ``with`` waits; -1 without bound.
+        owner: by default the handle and the thread (or task) together are the owner. "handle": the handle alone, for a
+        lock that another thread releases. A number below 2**32: all handles of the client with this number.
+        on_lost: called with a LostError when the lock is lost, in a thread of its own, or on the loop. There it may be
+        a coroutine function, which runs as a task of the client.
+        confirm: a release waits until the store has confirmed it; by default as the client. With False it only sends,
+        and nothing is lost but this: right afterwards a try on another host may still find the lock held, and a release
+        that fails is reported to on_lost, as ``unconfirmed`` or ``gone``.
+        keep: for so many seconds after the grant the lock stays closed to others, even if it is released earlier or
+        this process ends. So a job that several hosts start at the same time runs once.
+        """
+        return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost, confirm, keep)
+
+    def lock_many(self, keys: Iterable[str], *, shared: bool = False, **terms: Unpack[Terms]) -> Locks:
+        """Return a handle for several locks, which are acquired together: all or none.
+
+        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
+        each other.
+        on_lost: called once, with the LostError of the first lock that is lost.
+
+        The rest is as for lock.
+        """
+        return Locks(self, keys, shared=shared, **terms)
+
+    def semaphore(self, key: str, permits: int, **terms: Unpack[Terms]) -> Semaphore:
+        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
+
+        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
+        owner: "handle", or a number below 2**32, for permits that pass between threads (or tasks): every user of this
+        handle can release the newest permit. By default each thread has its own permits.
+        on_lost: called for each permit that is lost. The client chooses the number of its owner.
+
+        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
+        if the store has no semaphores.
+        """
+        return Semaphore(self, key, permits, **terms)
+
+    def lock_any(self, keys: Iterable[str], *, shared: bool = False, **terms: Unpack[Terms]) -> AnyLock:
+        """Return a handle for one of several locks, whichever is free first.
+
+        keys: 1 to 64 different keys; Invalid otherwise. The rest is as for lock.
+        """
+        return AnyLock(self, keys, shared=shared, **terms)
+
+    def read_write(self, key: str, **terms: Unpack[Terms]) -> ReadWriteLock[Lock]:
+        """Return a pair of handles for one lock, for reading (shared) and for writing. The rest is as for lock."""
+        read, write = PairedLock(self, key, shared=True, **terms), PairedLock(self, key, **terms)
+        write.join(read)
+        return ReadWriteLock(read, write)
 
     def election(
         self,
@@ -58,7 +115,7 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
     def ping(self) -> float:
         """Ping the daemon, and return how long the answer took."""
         start = time.monotonic()
-        self._ask(w.PING)
+        run(self._asked(w.PING))
         return time.monotonic() - start
 
     def release_detached(self, key: str, fence: int) -> None:
@@ -66,7 +123,7 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
 
         NotHeld if there is none with this fence on this host, Denied if it is another user's.
         """
-        self._ask(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
+        run(self._asked(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED))
 
     def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
         """End the holds of a lock, or of a semaphore, on this host, of any user. Return how many there were.
@@ -75,123 +132,13 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
         only the holds with this fence.
         """
         mode = w.PERMIT if semaphore else 0
-        return int(w.numbers(self._ask(w.FORCE_UNLOCK, w.check_key(key), mode, fence), 1)[0])
-
-    def close(self) -> None:
-        """End the connection: the daemon releases everything that is held on it. Idempotent."""
-        self._closed = True  # ends the attempts to connect, which hold mu
-        with self._mu:
-            if self._conn is not None:
-                self._conn.die(ConnectionLost("the client is closed"), quiet=True)
-            self._notifier.stop()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return int(w.numbers(run(self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, fence)), 1)[0])
 
     def _ask(self, op: int, *fields: object) -> w.Message:
         return run(self._asked(op, *fields))
 
-    def _live(self) -> Conn | None:
-        conn = self._conn
-        return conn if conn is not None and conn.dead is None else None
+    def __enter__(self) -> Self:
+        return self
 
-    async def _connect(self, until: float) -> Conn:
-        return self._connected(until)
-
-    async def _pause(self, seconds: float) -> None:
-        time.sleep(seconds)
-
-    def _connected(self, until: float) -> Conn:
-        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock."""
-        if (conn := self._live()) is not None:
-            return conn
-        start, pause = time.monotonic(), 0.01
-        while True:
-            with self._mu:  # not during the pause: a try must not wait for the attempts of other threads
-                conn, why = self._attempt(start)
-            if conn is not None:
-                return conn
-            if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
-                raise type(why)(*why.args)
-            start = time.monotonic()
-            time.sleep(pause * random.uniform(0.5, 1))
-            pause = min(0.25, 2 * pause)
-
-    def _attempt(self, start: float) -> tuple[Conn | None, LockError]:
-        """Return the connection, and make one if necessary; or return None and the error.
-
-        If another thread has failed to connect since start, this returns its error and makes no attempt.
-        """
-        failed, why = self._failed
-        if self._closed:
-            raise ConnectionLost("the client is closed")
-        if (conn := self._live()) is None and failed < start:
-            try:
-                conn = self._dial()
-            except (OSError, LockError) as e:
-                why = unreachable(self._path, e)
-                self._failed = time.monotonic(), why
-        return conn, why
-
-    def _dial(self) -> Conn:
-        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost, self._known)
-        self._conn = conn
-        try:
-            if self._thrown_away is not None:
-                self._thrown_away.detach()
-            self._thrown_away = weakref.finalize(self, conn.discard, self._path)
-            self._thrown_away.atexit = False
-            conn.keep(weakref.ref(self), self._notifier.every)
-        except BaseException:
-            conn.die(ConnectionLost("interrupted while connecting"))
-            conn.shut()
-            raise
-        return conn
-
-
-class _Notifier:
-    """Reports lost locks, in a thread of its own that starts with the first report."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Callable[[LostError], object], LostError] | None] = queue.SimpleQueue()
-        self._mu = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        if self._thread is not None:
-            return
-        with self._mu:
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, args=(self._queue,), name="locksidecar-lost", daemon=True)
-                try:
-                    thread.start()
-                except RuntimeError as e:  # no more threads, or the interpreter shuts down
-                    raise Unavailable(f"cannot start the thread that calls on_lost: {e}") from None
-                self._thread = thread
-
-    def every(self) -> float:
-        """Return after how many seconds a connection checks for holds whose validity has run out."""
-        return 1.0 if self._thread is not None else 10.0
-
-    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Record a loss; quiet if this client itself has ended the connection."""
-        for tell in hold.tell:
-            if isinstance(tell, Note):
-                tell(why)
-            elif not quiet:
-                self._queue.put((tell, why))
-
-    def stop(self) -> None:
-        self._queue.put(None)
-
-    @staticmethod
-    def _run(losses: queue.SimpleQueue[tuple[Callable[[LostError], object], LostError] | None]) -> None:
-        while (item := losses.get()) is not None:
-            tell, why = item
-            try:
-                tell(why)
-            except Exception:
-                log.exception("on_lost failed for lock %r", why.key)
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -25,7 +25,6 @@ from __future__ import annotations
 import _socket
 import _thread
 import contextlib
-import os
 import select
 import socket
 import struct
@@ -34,12 +33,12 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, Unsupported
 from ._hold import Call, Hold, Holds
-from ._session import Session
+from ._session import Session, _open
 from ._table import Lost, Owners
 
 _TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
@@ -47,9 +46,6 @@ _LOOK: Final = 0.02  # seconds between checks for an answer that may have woken 
 READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
-
-
-_open: Final[set[Conn]] = set()  # connections that have a descriptor
 
 
 class Role(dict[int, object]):
@@ -166,7 +162,7 @@ class Conn(Session):
                 raise self.gone()
             if limit is not None and time.monotonic() >= limit:
                 return False
-            if self._read_for(c, limit):
+            if self._read_as(c, self._read_until, c, limit):
                 continue
             if c.waiter is None:
                 waiter = threading.Lock()
@@ -194,18 +190,17 @@ class Conn(Session):
 
     # ---- reading ----
 
-    def _read_for(self, c: Call, limit: float | None) -> bool:
-        """Read until c is done, and then pass the role on; false if another thread has the role."""
+    def _read_as(self, me: object, read: Callable[..., None], *more: Any) -> bool:
+        """Take the role, read, and then pass the role on; false if another thread has the role."""
         role = self._role
         try:
-            if role.setdefault(0, c) is not c:
+            if role.setdefault(0, me) is not me:
                 return False
-            self._turns += 1
-            self._read_until(c, limit)
+            read(*more)
             return True
         finally:
             try:
-                reads = role[0] is c
+                reads = role[0] is me
                 if reads:
                     del role[0]
             except KeyError:
@@ -215,6 +210,7 @@ class Conn(Session):
 
     def _read_until(self, c: Call, limit: float | None) -> None:
         """Read until c is done, or the monotonic clock has reached limit. The caller has the role."""
+        self._turns += 1
         inbox, recv = self._inbox, self._sock.recv
         while not c.done and self.dead is None:
             try:
@@ -250,19 +246,7 @@ class Conn(Session):
 
     def catch_up(self) -> None:
         """Handle the data that has arrived, unless another thread is about to. Does not block."""
-        role, me = self._role, object()
-        try:
-            if role.setdefault(0, me) is me:
-                self._read_some()
-        finally:
-            try:
-                reads = role[0] is me
-                if reads:
-                    del role[0]
-            except KeyError:
-                reads = False
-            if reads and (self._pending or self._late):
-                self._pass_on()
+        self._read_as(object(), self._read_some)
 
     def _read_some(self) -> None:
         """Read the data that has arrived. The caller has the role."""
@@ -366,18 +350,6 @@ class Conn(Session):
         _open.discard(self)
 
     def forked(self) -> None:
-        """Detach a child process from the parent's connection. Takes no lock."""
         self._role, self._wlock = Role(), threading.Lock()
         self.forget()
         self._sock.close()
-
-
-def after_fork() -> None:
-    """Detach a child process from all connections of its parent, including new ones."""
-    for conn in list(_open):
-        conn.forked()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)

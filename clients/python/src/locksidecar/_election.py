@@ -14,15 +14,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
 
 from ._conn import Conn
 from ._handle import run
 from ._hold import Hold
 from ._term import STEP, BaseCampaign, BaseElection, BaseTerm, log
-
-if TYPE_CHECKING:
-    from ._client import Client
 
 
 class Over(threading.Event):
@@ -44,22 +40,18 @@ class Over(threading.Event):
 
 
 class Term(BaseTerm):
-    """One time of being the leader, which on_elected and on_lost get. Any thread may use it."""
+    """One time of being the leader, which on_elected and on_lost get. Any thread may use it.
+
+    lost: an event that is set when the term is over, because the lock was lost or is being released.
+    """
 
     def __init__(self, hold: Hold[Conn]) -> None:
         super().__init__(hold)
-        self.lost: Final = Over(self._over)
-        """An event that is set when the term is over, because the lock was lost or is being released."""
+        self.lost = Over(self._over)
         self._first = threading.Lock()  # taken by on_elected when it begins, or by the thread that cancels it
 
     def _begin(self) -> bool:
         return self._first.acquire(blocking=False)
-
-    def _finish(self, end: str) -> bool:
-        """End the term, and tell whether on_elected has begun."""
-        self._end = end
-        self.lost.set()
-        return not self._begin()
 
 
 Elected = Callable[[Term], object]
@@ -69,11 +61,12 @@ Lost = Callable[[Term, "str | None"], object]
 class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    _terms = Term
+
+    def __init__(self, election: Election) -> None:
+        super().__init__(election)
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called anywhere
         self._elected: threading.Thread | None = None
-        self.term: Term | None = None
         self.runner: threading.Thread | None = None  # the thread in run that waits
         self.thread = threading.Thread(target=self._run, name="locksidecar-election", daemon=True)
         self.finished = False
@@ -81,6 +74,9 @@ class Campaign(BaseCampaign):
 
     def wake(self) -> None:
         self._wakes.put(None)
+
+    def busy(self) -> bool:
+        return not self.finished
 
     def begin(self) -> None:
         """Start the campaigner."""
@@ -120,26 +116,19 @@ class Campaign(BaseCampaign):
         self.finished = True
         self._done.put(None)
 
-    async def _lead(self, hold: Hold[Conn]) -> None:
-        term = Term(hold)
-        elected = threading.Thread(target=self._elect, args=(term,), name="locksidecar-elected", daemon=True)
-        self._elected, self.term = elected, term
-        try:
-            elected.start()
-            await self._last(term)
-        finally:
-            reason = hold.lost or None
-            if term._finish(reason or "resigned"):
-                try:
-                    self._on_lost(term, reason)
-                except BaseException as e:
-                    term._lost_failed(self._key, e)
-            if elected.ident is not None:
-                elected.join()
-            self._elected = self.term = None
-            await self._release(hold)
-        if term._failure is not None:
-            raise term._failure
+    def _begin(self, term: Term) -> None:
+        self._elected = threading.Thread(target=self._elect, args=(term,), name="locksidecar-elected", daemon=True)
+        self._elected.start()
+
+    async def _finish(self, term: Term, reason: str | None) -> None:
+        if not term._begin():  # on_elected has begun
+            try:
+                self._election._on_lost(term, reason)
+            except BaseException as e:
+                term._lost_failed(self._key, e)
+        if self._elected is not None and self._elected.ident is not None:
+            self._elected.join()
+        self._elected = None
 
     def _elect(self, term: Term) -> None:
         """Call on_elected, unless the term is over before it has begun."""
@@ -147,7 +136,7 @@ class Campaign(BaseCampaign):
             return
         self._client._known.lend(term._hold, threading.current_thread())
         try:
-            self._on_elected(term)
+            self._election._on_elected(term)
         except BaseException as e:
             if not term._expected(e):
                 term._failure = e
@@ -155,8 +144,8 @@ class Campaign(BaseCampaign):
             self.wake()
 
 
-class Election(BaseElection):
-    __doc__ = f"""One candidate for leadership, made by Client.election.
+class Election(BaseElection[Term]):
+    """One candidate for leadership, made by Client.election.
 
     on_elected(term) is called when a term begins, in a thread of its own. The term does not end when it returns, but
     when the lock is lost, or resign or stop is called. It should return soon when term.lost is set.
@@ -165,18 +154,9 @@ class Election(BaseElection):
     or None if this candidate has ended the term.
 
     A campaign that is not stopped ends with the process, because its threads are daemon threads.
-    {(BaseElection.__doc__ or "").partition("tell.")[2]}"""
+    """
 
-    def __init__(self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None) -> None:
-        super().__init__(client, key, on_elected, on_lost, ttl)
-        self._pid = os.getpid()
-        self._starting = threading.Lock()
-
-    @property
-    def term(self) -> Term | None:
-        """The present term; None if this candidate does not lead now."""
-        term: Term | None = self._term()
-        return term
+    _campaigns = Campaign
 
     def start(self) -> None:
         """Campaign in the background, until stop. RuntimeError if a campaign is in progress."""
@@ -191,7 +171,7 @@ class Election(BaseElection):
         callbacks have returned, and the lock is released. A second exception does not wait for that.
         """
         thread = threading.current_thread()
-        self._client._known.check(self._key, weakref.ref(thread), self._by, True)
+        self._client._known.check([self._key], weakref.ref(thread), self._by, True)
         campaign = self._new()
         campaign.runner = thread
         try:
@@ -225,13 +205,6 @@ class Election(BaseElection):
         if campaign.error is not None:
             raise campaign.error
 
-    def resign(self) -> None:
-        """End the present term, if there is one, and go to the back of the queue. Does not block."""
-        campaign = self._ours()
-        if campaign is not None and campaign.term is not None:
-            campaign.resigning = campaign.term
-            campaign.wake()
-
     def __enter__(self) -> Election:
         try:
             self.start()
@@ -249,19 +222,3 @@ class Election(BaseElection):
             if body is None:
                 raise
             log.exception("election %r, whose body failed", self._key)
-
-    def _ours(self) -> Campaign | None:
-        if self._pid != os.getpid():
-            self._pid, self._starting, self._campaign = os.getpid(), threading.Lock(), None
-        campaign: Campaign | None = self._campaign
-        return campaign
-
-    def _new(self) -> Campaign:
-        before = self._ours()
-        with self._starting:
-            if before is not None and not before.finished:
-                raise RuntimeError("the election is under way")
-            self._campaign = made = Campaign(
-                self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by
-            )
-            return made

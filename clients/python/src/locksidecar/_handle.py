@@ -25,19 +25,17 @@ from ._errors import (
     Invalid,
     LockError,
     LostError,
-    NotAcquired,
     NotHeld,
     Unavailable,
     Unconfirmed,
     Upgrade,
     error,
 )
-from ._hold import OWN, Call, Hold, Holds, Origin, Who, ended, lost
+from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended, lost
 from ._session import Session
-from ._table import Owners
+from ._table import Before, Held
 
 Owner = int | Literal["handle"] | None
-Held = Hold[Any] | Holds[Any]
 H = TypeVar("H", Hold[Any], Holds[Any])
 R = TypeVar("R")
 
@@ -62,17 +60,20 @@ class Handle(ABC, Generic[H]):
 
     _general = False  # the shortest path is not for this handle
     _unit: str  # the default owner, for messages: "thread" or "task"
+    _kind = "lock"  # for messages
+    _one = False  # one of the keys is acquired
+    _keys: tuple[str, ...]
     _held: dict[Who, H] = {}  # noqa: RUF012  by thread, task or named owner; __del__ finds this one if __init__ has failed
 
     def __init__(
         self,
         client: Any,
-        ttl: float | None,
-        renew: bool,
-        shared: bool,
-        timeout: float,
-        owner: Owner,
-        on_lost: Callable[[LostError], object] | None,
+        ttl: float | None = None,
+        renew: bool = True,
+        shared: bool = False,
+        timeout: float = -1,
+        owner: Owner = None,
+        on_lost: Callable[[LostError], object] | None = None,
         confirm: bool | None = None,
         keep: float | None = None,
     ) -> None:
@@ -108,16 +109,6 @@ class Handle(ABC, Generic[H]):
 
     # ---- what the kinds of locks, and the two clients, bring ----
 
-    @property
-    @abstractmethod
-    def _name(self) -> str:
-        """The names, for people."""
-
-    @property
-    @abstractmethod
-    def _names(self) -> tuple[str, ...]:
-        """The keys."""
-
     @abstractmethod
     def _who(self) -> Who:
         """Return the calling owner."""
@@ -131,14 +122,16 @@ class Handle(ABC, Generic[H]):
         """Return an owner's hold, also a lost one that is not released."""
 
     @abstractmethod
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
-        """Release. Return the arguments for _released."""
-
-    @abstractmethod
     async def _released(self, hold: H, calls: list[Call]) -> None:
         """Wait for the answers to a release, and raise the error that they report."""
 
     # ---- questions ----
+
+    @property
+    def _name(self) -> str:
+        """What it is, for people."""
+        some = ", ".join(map(repr, self._keys[:3]))
+        return f"{self._kind} {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
 
     @property
     def remaining(self) -> float:
@@ -183,6 +176,13 @@ class Handle(ABC, Generic[H]):
         """
         hold = self._find()
         return hold is not None and still(hold)
+
+    def __repr__(self) -> str:
+        try:
+            state = "owned" if self.owned() else "not owned"
+        except RuntimeError:  # of tasks: on no loop, or on another one
+            state = "not owned here"
+        return f"<{type(self).__module__.rpartition('.')[0]}.{type(self).__name__} {self._name} {state}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lock cannot be copied or sent to another process: its holder could not be told")
@@ -229,10 +229,7 @@ class Handle(ABC, Generic[H]):
                 limit = tries.limit(client._timeout)
                 if sent is None:
                     await conn.settled(asked, limit)
-                    conn.send(
-                        call, asked.named, asked.owner, asked.mode, tries.left, self._ttl, self._flags,
-                        *asked.beyond(client._trace()),
-                    )  # fmt: skip
+                    conn.send(call, *asks(asked, tries.left, self._ttl, self._flags, client._trace()))
                 sent = None
                 await conn.answered(call, limit)
                 hold = conn.granted(call)
@@ -263,8 +260,8 @@ class Handle(ABC, Generic[H]):
         """Return the owner's number: a new one, unless the owner has asked by this handle, too, and meanwhile."""
         if isinstance(who, int):
             return who
-        known = self._known.number(self._names[0], who, self._by)
-        return next(self._client._owners) if known is None else known
+        known = self._client._known.number(self._keys[0], who, self._by)
+        return int(next(self._client._owners)) if known is None else known
 
     def _join(self, who: Who, hold: H) -> H:
         """Return the hold that a grant counts for: itself, or one that the owner was granted at the same time."""
@@ -296,17 +293,17 @@ class Handle(ABC, Generic[H]):
     def _refuse_lost(self, hold: Held) -> None:
         """Raise LostError if the hold was lost and its owner has not released it."""
         reason = lost(hold)
-        ended_here = hold.conn.quiet or hold.conn.owners is not self._known  # by close, or by a fork
+        ended_here = hold.conn.quiet or hold.conn.owners is not self._client._known  # by close, or by a fork
         if reason and not ended_here:
             raise hold.loss(reason)
 
     def _check(self, who: Who, waits: bool) -> None:
         """Raise if the owner must not acquire: it has lost one of the keys, or holds one by another handle."""
-        for key in self._names:
-            for hold in self._known.holds(key, who):
+        for key in self._keys:
+            for hold in self._client._known.holds(key, who):
                 if not sure(hold):
                     hold.conn.lapse([hold], w.now())
-            self._known.check(key, who, self._by, waits)
+        self._client._known.check(self._keys, who, self._by, waits, self._one)
         if waits and self._owner is None and any(leaks(hold) for hold in self._all(ended)):
             warnings.warn(
                 f"{self._name}: held ({self._by}) by a {self._unit} that has ended without releasing it",
@@ -315,6 +312,40 @@ class Handle(ABC, Generic[H]):
             )
 
     # ---- release and changes ----
+
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
+        """Release. Return the arguments for _released."""
+        hold = self._mine()
+        calls = self._let_go_of(who, hold, wait, flags)
+        while calls is None:  # another thread of the same owner has released that hold meanwhile
+            hold = self._mine()
+            calls = self._let_go_of(who, hold, wait, flags)
+        return hold, calls
+
+    def _let_go_of(self, who: Who, hold: H, wait: bool, flags: int) -> list[Call] | None:
+        """Release one count of a hold; None if none was left."""
+        conn, count = hold.conn, hold.count
+        if not hold.lost and not sure(hold):
+            conn.lapse(hold.each, w.now())
+        before, calls = Before(), list[Call]()
+        try:
+            if count <= 1:
+                self._forget(who, hold)
+            if not conn.release(hold, before, calls, wait, flags):
+                return None
+        except ConnectionLost:
+            calls.clear()  # the end of the connection also releases
+        except Unavailable as e:
+            calls.clear()
+            if not hold.lost:
+                raise Unconfirmed(f"{e}; the connection has ended") from None
+        except BaseException:
+            conn.finish(hold, count, before, calls)
+            raise
+        conn.acknowledge(hold.each)
+        if hold.lost and not calls:
+            raise hold.loss(hold.lost)
+        return calls if wait else []
 
     async def _answers(self, conn: Any, calls: list[Call], over: bool) -> None:
         """Wait for the answers to a release; Unconfirmed if they do not come, unless the hold is lost anyway."""
@@ -365,15 +396,7 @@ class Handle(ABC, Generic[H]):
         note(body, f"{self._name}: {e}")
         return False
 
-    def _not_acquired(self) -> NotAcquired:
-        return NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
-
     # ---- owners ----
-
-    @property
-    def _known(self) -> Owners:
-        known: Owners = self._client._known
-        return known
 
     def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[H]:
         """Return the present and past holds of this handle, of the owners that which selects."""
@@ -392,19 +415,10 @@ class Handle(ABC, Generic[H]):
 class One(Handle[Hold[Any]]):
     """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
 
-    _mode = 0  # of an inspect: the lock, not the semaphore
-
-    def __init__(self, client: Any, key: str, *terms: Any) -> None:
+    def __init__(self, client: Any, key: str, *terms: Any, **more: Any) -> None:
         self._key = w.check_key(key)
-        super().__init__(client, *terms)
-
-    @property
-    def _name(self) -> str:
-        return f"lock {self._key!r}"
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return (self._key,)
+        self._keys = (key,)
+        super().__init__(client, *terms, **more)
 
     @property
     def key(self) -> str:
@@ -421,55 +435,18 @@ class One(Handle[Hold[Any]]):
         return self._mine().fence
 
     def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
-        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
-        hold.keep = self._hold_for
-        return hold
+        return Hold(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by, self._hold_for)
 
     def _of(self, who: Who) -> Hold[Any] | None:
         hold = self._held.get(who)
         if hold is not None and not done(hold):
             return hold
         # A named owner may have acquired it by another handle.
-        return self._known.find(self._key, who) if isinstance(who, int) else None
+        return next(iter(self._client._known.holds(self._key, who)), None) if isinstance(who, int) else None
 
     def _kept(self) -> Hold[Any] | None:
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
         return None if self._owner is None else self._held.get(self._owner)
-
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
-        hold = self._mine()
-        calls = self._let_go_of(who, hold, wait, flags)
-        while calls is None:  # another thread of the same owner has released that hold meanwhile
-            hold = self._mine()
-            calls = self._let_go_of(who, hold, wait, flags)
-        return hold, calls if wait else []
-
-    def _let_go_of(self, who: Who, hold: Hold[Any], wait: bool, flags: int) -> list[Call] | None:
-        """Release one count of a hold; None if none was left."""
-        conn = hold.conn
-        if not hold.lost and not sure(hold):
-            conn.lapse([hold], w.now())
-        if hold.lost:
-            last = conn.let_go_lost(hold)
-            if last is None:
-                return None
-            if last:
-                self._forget(who, hold)
-                conn.acknowledge([hold])
-            raise hold.loss(hold.lost)
-        before, calls = hold.count, list[Call]()
-        try:
-            if before <= 1:
-                self._forget(who, hold)
-            last = conn.release(hold, calls, wait, flags)
-        except ConnectionLost:
-            return []  # the end of the connection also releases
-        except Unavailable as e:
-            raise Unconfirmed(f"{e}; the connection has ended") from None
-        except BaseException:
-            conn.finish(hold, before, calls)
-            raise
-        return None if last is None else calls
 
     async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
         await self._answers(hold.conn, calls, False)

@@ -7,6 +7,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from . import _wire as w
@@ -35,13 +36,6 @@ def ended(who: Who) -> bool:
     return unit is None or bool(unit.done() if hasattr(unit, "done") else not unit.is_alive())
 
 
-class Here(threading.local):
-    """The owner that each thread is, by default."""
-
-    def __init__(self) -> None:
-        self.who: Who = weakref.ref(threading.current_thread())
-
-
 class Origin:
     """The handle by which a hold was acquired, as a weak reference, and the place where it was created."""
 
@@ -59,23 +53,24 @@ class Origin:
         return f"created at {self.code.co_filename}:{line or '?'}"
 
 
+@dataclass(eq=False, repr=False)
 class Hold(Generic[C]):
     """One owner's possession of one key. Its fields are written under the session's mu.
 
     What a new hold has is in the class, so that the common case need not run __init__.
     """
 
-    op = w.ACQUIRE
     conn: C
     key: str
     owner: int
-    shared = False
-    keep = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
-    permits = 0  # number of permits of the semaphore; 0 for a lock
-    fixed = False  # acquired with renew=False; a re-entry does not change that
+    shared: bool = False
+    permits: int = 0  # number of permits of the semaphore; 0 for a lock
+    fixed: bool = False  # acquired with renew=False; a re-entry does not change that
     who: Who | None = None  # None if it is not in Owners (a permit, or a term of an election)
     by: Origin | None = None
+    keep: int = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
     tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
+    op = w.ACQUIRE
     fence = 0
     count = 0  # how often its owner has acquired it; only this counts re-entries
     grants = 0  # how often the daemon has granted it
@@ -89,49 +84,10 @@ class Hold(Generic[C]):
     reads = 0  # of a readers-writer pair: how often it was acquired by each of the two handles
     writes = 0
 
-    def __init__(
-        self,
-        conn: C,
-        key: str,
-        owner: int,
-        shared: bool,
-        permits: int = 0,
-        *,
-        fixed: bool = False,
-        who: Who | None = None,
-        by: Origin | None = None,
-    ) -> None:
-        self.conn = conn
-        self.key = key
-        self.owner = owner
-        self.shared = shared
-        self.permits = permits
-        self.fixed = fixed
-        self.who = who
-        self.by = by
-
     @property
     def each(self) -> tuple[Hold[C]]:
         """This hold alone, as Holds has one of each key."""
         return (self,)
-
-    @property
-    def named(self) -> str:
-        """The keys of an acquire of it."""
-        return self.key
-
-    @property
-    def mode(self) -> int:
-        """The op of an acquire of it."""
-        return w.PERMIT if self.permits else int(self.shared)
-
-    def beyond(self, trace: str | None) -> tuple[object, ...]:
-        """Return the fields after the flags of an acquire of it."""
-        if self.keep:
-            return self.permits, trace or "", self.keep
-        if trace:
-            return self.permits, trace
-        return (self.permits,) if self.permits else ()
 
     def state(self, until: int) -> None:
         """Record that the hold is valid until then. Earlier statements stay true."""
@@ -157,40 +113,19 @@ class Hold(Generic[C]):
         return now < self.valid and not self.out
 
 
+@dataclass(eq=False, repr=False)
 class Holds(Generic[C]):
     """The result of one acquire-many: a hold of each key, valid only while all of them are.
 
     It has one count of each hold, and its own count of how often its owner has acquired all of them.
     """
 
+    conn: C
+    owner: int
+    each: tuple[Hold[C], ...]  # in the order of the request
+    count: int = 0
+    tell: tuple[Once, ...] = ()  # the reports of the holds that belong to this
     op = w.ACQUIRE_MANY
-
-    def __init__(
-        self,
-        conn: C,
-        keys: Sequence[str],
-        owner: int,
-        shared: bool,
-        *,
-        fixed: bool = False,
-        who: Who | None = None,
-        by: Origin | None = None,
-    ) -> None:
-        self.conn = conn
-        self.owner = owner
-        # In the order of the request.
-        self.each = tuple(Hold(conn, key, owner, shared, fixed=fixed, who=who, by=by) for key in keys)
-        self.count = 0
-        self.tell: tuple[Once, ...] = ()  # the reports of the holds that belong to this
-
-    @property
-    def named(self) -> list[str]:
-        """The keys of an acquire of them."""
-        return [hold.key for hold in self.each]
-
-    def beyond(self, trace: str | None) -> tuple[object, ...]:
-        """Return the fields after the flags of an acquire of them."""
-        return (trace,) if trace else ()
 
     @property
     def key(self) -> str:
@@ -200,11 +135,6 @@ class Holds(Generic[C]):
     @property
     def shared(self) -> bool:
         return any(hold.shared for hold in self.each)
-
-    @property
-    def mode(self) -> int:
-        """The op of an acquire of them."""
-        return int(self.shared)
 
     @property
     def valid(self) -> int:
@@ -236,10 +166,7 @@ class Holds(Generic[C]):
 
 
 class Choice(Hold[C]):
-    """One hold of one of several keys; of which one, its grant says.
-
-    It is not in Owners unless its owner is named, because another key may be free.
-    """
+    """One hold of one of several keys; of which one, its grant says. Before, it is not in Owners."""
 
     op = w.ACQUIRE_ANY
     keys: tuple[str, ...] = ()  # until it is granted
@@ -249,14 +176,19 @@ class Choice(Hold[C]):
         """This hold, or before its grant those that it may become."""
         if not self.keys:
             return (self,)
-        return tuple(Hold(self.conn, key, self.owner, self.shared, who=self.who, by=self.by) for key in self.keys)
+        return tuple(Hold(self.conn, key, self.owner, who=self.who, by=self.by) for key in self.keys)
 
-    @property
-    def named(self) -> list[str]:  # type: ignore[override]
-        return list(self.keys)
 
-    def beyond(self, trace: str | None) -> tuple[object, ...]:
-        return (trace,) if trace else ()
+def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
+    """Return the fields of an acquire."""
+    keys: str | list[str] = [hold.key for hold in held.each]
+    mode, more = int(held.shared), tuple[object, ...]((trace,))
+    if held.op == w.ACQUIRE and isinstance(held, Hold):
+        keys, more = held.key, (held.permits, trace or "", held.keep)
+        mode = w.PERMIT if held.permits else mode
+    while more and not more[-1]:
+        more = more[:-1]
+    return keys, held.owner, mode, wait, ttl, flags, *more
 
 
 def lost(hold: Hold[Any] | Holds[Any]) -> str:
@@ -292,25 +224,21 @@ class Note:
         self.take()
 
 
+@dataclass(eq=False, repr=False)
 class Call:
     """One request in flight. What a new one has is in the class, as with Hold."""
 
     op: int
-    id = 0
     hold: Hold[Any] | Holds[Any] | None = None
-    target = 0  # of a cancel: the acquire
-    what: Entries = ()  # of a release-many: what it releases
-    sent = False
-    done = False  # there is a reply or an error; set last
+    what: Entries = ()  # of a release: what it releases
     reply: w.Message = ()
     error: LockError | None = None
-    abandoned = False  # no thread waits any more
     waiter: threading.Lock | None = None  # locked; its release wakes the caller
-
-    def __init__(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> None:
-        self.op = op
-        self.hold = hold
-        self.what = what
+    id = 0
+    target = 0  # of a cancel: the acquire
+    sent = False
+    done = False  # there is a reply or an error; set last
+    abandoned = False  # no thread waits any more
 
     def asleep(self) -> bool:
         """Tell whether a caller waits, or is about to, and may read for all threads."""

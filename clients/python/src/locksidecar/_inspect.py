@@ -22,37 +22,39 @@ class Holder:
     base decisions on them. They may contain control characters, which str() of a Holder replaces.
 
     All times are in seconds. None means that the daemon does not know the value.
+
+    kind: "here" is a client on this host, or, if session is None, this host without a client. "daemon" is another
+    daemon, and "unregistered" one of a version that does not register itself in the store. "foreign" is another
+    program.
+    host: the name of the daemon's host; empty if unknown, as are version, name, note and client.
+    version: the version of the daemon.
+    daemon: the process id of the daemon on its host.
+    started: the start of that process by its host's clock, as time.time() counts.
+    held: the time since it was granted.
+    left: the time until the lease ends unless it is renewed.
+    name: the holder's name in the store.
+    note: a remark for people, such as the Redlock nodes that disagree.
+    session: the client's session. This and the following fields are known only for clients on this host.
+    pid: the client's process id.
+    uid: the client's user id.
+    client: the client's name and label.
+    fence: the fencing token; 0 for a degraded grant, which has none.
     """
 
     kind: Literal["here", "daemon", "unregistered", "foreign", "unknown"]
-    """here: a client on this host, or, if session is None, this host without a client. daemon: another daemon.
-    unregistered: a daemon of a version that does not register itself in the store. foreign: another program."""
     host: str
-    """The name of the daemon's host; empty if unknown, as are version, name, note and client."""
     version: str
-    """The version of the daemon."""
     daemon: int | None
-    """The process id of the daemon on its host."""
     started: float | None
-    """The start of that process by its host's clock, as time.time() counts."""
     held: float | None
-    """The time since it was granted."""
     left: float | None
-    """The time until the lease ends unless it is renewed."""
     name: str
-    """The holder's name in the store."""
     note: str
-    """A remark for people, such as the Redlock nodes that disagree."""
     session: int | None
-    """The client's session. This and the following fields are known only for clients on this host."""
     pid: int | None
-    """The client's process id."""
     uid: int | None
-    """The client's user id."""
     client: str
-    """The client's name and label."""
     fence: int | None
-    """The fencing token; 0 for a degraded grant, which has none."""
 
     def __str__(self) -> str:
         text = _NAMES.get(self.kind, "another host")
@@ -72,29 +74,31 @@ _NAMES: Final = {"here": "this host", "unregistered": "an unregistered daemon", 
 
 @dataclass(frozen=True)
 class Inspection:
-    """The state of a lock or a semaphore when the daemon was asked. It may have changed since."""
+    """The state of a lock or a semaphore when the daemon was asked. It may have changed since.
+
+    held: the lock, or a permit of the semaphore, is held on any host, according to the store.
+    here: clients of this daemon hold it.
+    shared: it is held shared.
+    holders_here: how many clients hold it on this host.
+    waiters_here: how many clients wait for it on this host.
+    left: the seconds until the present lease ends unless it is renewed; None if unknown, or free.
+    fence: the newest fencing token on this host; None if it is not held here.
+    holders: the holders on any host that the daemon can name, at most 64. An older daemon names none.
+    """
 
     held: bool
-    """The lock, or a permit of the semaphore, is held on any host, according to the store."""
     here: bool
-    """Clients of this daemon hold it."""
     shared: bool
-    """It is held shared."""
     holders_here: int
-    """How many clients hold it on this host."""
     waiters_here: int
-    """How many clients wait for it on this host."""
     left: float | None
-    """The seconds until the present lease ends unless it is renewed; None if unknown, or free."""
     fence: int | None
-    """The newest fencing token on this host; None if it is not held here."""
     holders: tuple[Holder, ...]
-    """The holders on any host that the daemon can name, at most 64. An older daemon names none."""
 
 
 def inspection(m: w.Message) -> Inspection:
     """Read the reply to an inspect."""
-    held, mode, holders, waiters, left, fence = _numbers(m[2:8], 6)
+    held, mode, holders, waiters, left, fence = w.numbers(m, 6, -1)
     here = held == HERE
     rows = m[8] if len(m) > 8 else ()
     if type(rows) is not tuple:
@@ -115,7 +119,8 @@ def _holder(row: object) -> Holder:
     if type(row) is not tuple or len(row) < _FIELDS:
         raise ProtocolError("a holder has too few fields")
     host, version, name, note, client = (w.text(row, at) for at in (1, 2, 7, 8, 12))
-    kind, daemon, started, held, left, session, pid, uid, fence = _numbers((row[0], *row[3:7], *row[9:12], row[13]), 9)
+    fields = 0, 0, row[0], *row[3:7], *row[9:12], row[13]
+    kind, daemon, started, held, left, session, pid, uid, fence = w.numbers(fields, 9, -1)
     return Holder(
         kind=KINDS.get(kind, "unknown"),  # type: ignore[arg-type]
         host=host,
@@ -132,13 +137,6 @@ def _holder(row: object) -> Holder:
         client=client,
         fence=fence if session else None,
     )
-
-
-def _numbers(fields: w.Message, count: int) -> w.Message:
-    """Return fields after a check: there must be count of them, all numbers from -1 on."""
-    if len(fields) != count or any(type(v) is not int or not -1 <= v <= w.MAX_INT for v in fields):
-        raise ProtocolError("field is not a number in range")
-    return fields
 
 
 def _seconds(ms: int) -> float | None:

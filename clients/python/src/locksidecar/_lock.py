@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from sys import modules
 from typing import Any, Final
@@ -12,10 +11,11 @@ from msgpack import unpackb
 from . import _wire as w
 from ._conn import READ
 from ._errors import ConnectionLost, LockError
-from ._handle import One, run
-from ._hold import Call, Here, Hold
-from ._inspect import Inspection, inspection
-from ._scope import Scope
+from ._handle import run
+from ._hold import Call, Hold
+from ._many import Side
+from ._owner import here
+from ._scope import OneLock
 from ._trace import OPENTELEMETRY, current, nowhere
 
 _clock: Final = time.clock_gettime_ns
@@ -23,10 +23,9 @@ _monotonic: Final = time.monotonic
 _new_call: Final = Call.__new__
 _new_hold: Final = Hold.__new__
 _OK: Final = (0,)  # a reply that was a success
-_here = Here()
 
 
-class Lock(Scope[Hold[Any]], One):
+class Lock(OneLock):
     """A handle for one lock, made by Client.lock.
 
     Any thread may use it. The owner is the handle and the thread together, unless an owner was named. So a second
@@ -49,14 +48,14 @@ class Lock(Scope[Hold[Any]], One):
             or not conn.fast
             or timeout != -1
             or self._general
-            or (self._tell and client._notifier._thread is None)
+            or (self._tell and not client._notifier.needed)
         ):
             return super().acquire(blocking, timeout)
         traced = client._trace
         more: tuple[Any, ...] = ()
         if traced is not nowhere and (traced is not current or OPENTELEMETRY in modules):
             more = (0, traced() or "")
-        key, who, wait = self._key, _here.who, -1 if blocking else 0
+        key, who, wait = self._key, here.who, -1 if blocking else 0
         at, known, inbox, role = (key, who), client._known, conn._inbox, conn._role
         c, hold = _new_call(Call), _new_hold(Hold)
         mine, applying, granted = (c,), False, False
@@ -151,7 +150,7 @@ class Lock(Scope[Hold[Any]], One):
         """
         if wait is None:
             wait = self._confirm
-        hold = self._held.get(_here.who)
+        hold = self._held.get(here.who)
         if (
             hold is None
             or self._general
@@ -162,20 +161,18 @@ class Lock(Scope[Hold[Any]], One):
             or not hold.conn.fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            run(self._released(*self._let_go(self._who(), wait, w.NOW if now else 0)))
-            return None
-        if not wait:
-            return self._send_release(hold)
+            return super().release(wait, now=now)
         conn, c = hold.conn, _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
         try:
             try:
-                if role.setdefault(0, c) is c and not inbox and not conn._rest:
-                    conn._turns += 1
+                if not wait or (role.setdefault(0, c) is c and not inbox and not conn._rest):
+                    if wait:
+                        conn._turns += 1
                     with conn._wlock:
-                        n = conn._ids + 1
-                        data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0))
+                        n = conn._ids + 1 if wait else w.MAX_INT
+                        data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0 if wait else 4))
                         data = len(data).to_bytes(4, "big") + data
                         with conn._mu:
                             entries = conn.owners._entries
@@ -183,14 +180,21 @@ class Lock(Scope[Hold[Any]], One):
                                 hold.count, hold.over = 0, True
                                 del conn._holds[hold.key, hold.owner]
                                 del entries[at]
-                                conn._ids = c.id = n
-                                conn._pending[n] = c
+                                if wait:
+                                    conn._ids = c.id = n
+                                    conn._pending[n] = c
+                                else:
+                                    c.id = n
+                                    if hold.tell:
+                                        conn.let_gone(hold)
                         if c.id:
                             c.sent = conn._sock.send(data) == len(data)
                             if not c.sent:
                                 conn.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
                     if c.sent:
                         self._held.pop(at[1], None)
+                        if not wait:
+                            return None
                         inbox.extend(map(conn._sock.recv, READ))
                         data = inbox[0]
                         if w.RELEASED(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
@@ -216,14 +220,14 @@ class Lock(Scope[Hold[Any]], One):
                     conn._pass_on()
             if c.id:
                 self._forget(at[1], hold)
-                return run(self._released(hold, [c]))
+                return run(self._released(hold, [c] if wait else []))
         except LockError:
             raise
         except BaseException as e:
             if applying and inbox:
                 conn.interrupted(e)
             self._forget(at[1], hold)
-            conn.finish(hold, 1, [c])
+            conn.finish(hold, 1, [(hold, 1)], [c])
             raise
         return super().release(wait)
 
@@ -234,64 +238,11 @@ class Lock(Scope[Hold[Any]], One):
         It stays readable after the lock was lost, until release, because that is when it matters. 0 for a degraded
         grant, which has none.
         """
-        hold = self._held.get(_here.who)
+        hold = self._held.get(here.who)
         if hold is None or hold.over or not hold.conn.fast:
             hold = self._mine()
         return hold.fence
 
-    def _send_release(self, hold: Hold[Any]) -> None:
-        """Release without an answer: send, and forget the hold."""
-        conn, c = hold.conn, _new_call(Call)
-        at: tuple[str, Any] = hold.key, hold.who
-        try:
-            with conn._wlock:
-                data = conn._pack((3, w.MAX_INT, hold.key, hold.owner, hold.fence, 4))
-                data = len(data).to_bytes(4, "big") + data
-                with conn._mu:
-                    entries = conn.owners._entries
-                    if conn.fast and not hold.over and entries.get(at) == (hold,):
-                        hold.count, hold.over = 0, True
-                        del conn._holds[hold.key, hold.owner]
-                        del entries[at]
-                        if hold.tell:
-                            conn.let_gone(hold)
-                if hold.over and not hold.lost:
-                    self._held.pop(at[1], None)
-                    c.sent = conn._sock.send(data) == len(data)
-                    if not c.sent:
-                        conn.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
-                    return
-        except OSError as e:
-            conn.failed(e, c)
-            return  # the end of the connection also releases
-        except BaseException:
-            self._forget(at[1], hold)
-            conn.finish(hold, 1, [c])
-            raise
-        super().release(False)
 
-    def downgrade(self) -> None:
-        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
-        run(self._change(w.DOWNGRADE))
-
-    def locked(self) -> bool:
-        """Ask the daemon whether the lock is held."""
-        return bool(w.numbers(self._client._ask(w.INSPECT, self._key), 1)[0])
-
-    def inspect(self) -> Inspection:
-        """Ask the daemon for the state of the lock, and for its holders on any host.
-
-        The daemon may need several requests to the store. Limit if too many such requests of this client are not
-        answered yet.
-        """
-        return inspection(self._client._ask(w.INSPECT, self._key, 0, w.NAMES))
-
-
-def _after_fork() -> None:
-    """Look again which thread this is: a child may have another Thread for it."""
-    global _here
-    _here = Here()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+class PairedLock(Side, Lock):
+    """A handle of a ReadWriteLock."""

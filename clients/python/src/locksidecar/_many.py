@@ -10,27 +10,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _wire as w
-from ._errors import NOT_HELD, OK, ConnectionLost, NotHeld, Unavailable, Unconfirmed, error
+from ._errors import NOT_HELD, OK, NotHeld, Unconfirmed, error
 from ._handle import SWEEP, Handle, One, done, sure, sweep
 from ._hold import Call, Choice, Hold, Holds, Who
-from ._table import Before
 
 
 class Several(Handle[Holds[Any]]):
     """A handle for several locks that are held together."""
 
-    def __init__(self, client: Any, keys: Iterable[str], *terms: Any) -> None:
+    _kind = "locks"
+
+    def __init__(self, client: Any, keys: Iterable[str], **terms: Any) -> None:
         self._keys = w.check_keys(keys)
-        super().__init__(client, *terms)
-
-    @property
-    def _name(self) -> str:
-        some = ", ".join(map(repr, self._keys[:3]))
-        return f"locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return self._keys
+        super().__init__(client, **terms)
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -47,7 +39,8 @@ class Several(Handle[Holds[Any]]):
         return {hold.key: hold.fence for hold in self._mine().each}
 
     def _request(self, conn: Any, owner: int, who: Who) -> Holds[Any]:
-        return Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
+        terms = self._shared, 0, self._fixed, who, self._by
+        return Holds(conn, owner, tuple(Hold(conn, key, owner, *terms) for key in self._keys))
 
     def _of(self, who: Who) -> Holds[Any] | None:
         holds = self._held.get(who)
@@ -58,32 +51,10 @@ class Several(Handle[Holds[Any]]):
         kept = self._held.setdefault(who, holds) if isinstance(who, int) else self._held.get(who, holds)
         return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
 
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Holds[Any], list[Call], str]:
-        holds = self._mine()
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
         # a key that the owner has released by another handle
-        absent = next((hold.key for hold in holds.each if hold.over and not hold.lost), "")
-        conn, count = holds.conn, holds.count
-        if not holds.lost and not sure(holds):
-            conn.lapse(holds.each, w.now())
-        before, calls = Before(), list[Call]()
-        try:
-            if count <= 1:
-                self._forget(who, holds)
-            if not conn.release_many(holds, before, calls, wait):  # another thread of the same owner has released them
-                raise self._not_held()
-        except ConnectionLost:
-            calls = []  # the end of the connection also releases
-        except NotHeld:
-            raise
-        except Unavailable as e:
-            calls = []
-            if not holds.lost:
-                raise Unconfirmed(f"{e}; the connection has ended") from None
-        except BaseException:
-            conn.finish_all(holds, count, before, calls)
-            raise
-        conn.acknowledge(holds.each)
-        return holds, calls if wait else [], absent
+        absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
+        return *super()._let_go(who, wait, flags), absent
 
     async def _released(self, holds: Holds[Any], calls: list[Call], absent: str = "") -> None:
         await self._answers(holds.conn, calls, bool(holds.lost))
@@ -108,16 +79,12 @@ class Several(Handle[Holds[Any]]):
 class Permits(One):
     """A handle for a semaphore: each acquire takes another permit."""
 
-    _mode = w.PERMIT
+    _kind = "semaphore"
 
-    def __init__(self, client: Any, key: str, permits: int, *terms: Any) -> None:
+    def __init__(self, client: Any, key: str, permits: int, **terms: Any) -> None:
         self._stacks: dict[Who, list[Hold[Any]]] = {}  # by thread or task, or by the named owner
         self._permits = w.check_permits(permits)
-        super().__init__(client, key, *terms)
-
-    @property
-    def _name(self) -> str:
-        return f"semaphore {self._key!r}"
+        super().__init__(client, key, **terms)
 
     @property
     def permits(self) -> int:
@@ -165,18 +132,13 @@ class Permits(One):
 class OneOf(One):
     """A handle for one of several locks."""
 
-    def __init__(self, client: Any, keys: Iterable[str], *terms: Any) -> None:
-        self._keys = w.check_keys(keys, w.MAX_CHOICE)
-        super().__init__(client, self._keys[0], *terms)
+    _kind = "one of the locks"
+    _one = True
 
-    @property
-    def _name(self) -> str:
-        some = ", ".join(map(repr, self._keys[:3]))
-        return f"one of the locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
-
-    @property
-    def _names(self) -> tuple[str, ...]:
-        return ()  # another key may be free, whatever this owner does with one of them
+    def __init__(self, client: Any, keys: Iterable[str], **terms: Any) -> None:
+        checked = w.check_keys(keys, w.MAX_CHOICE)
+        super().__init__(client, checked[0], **terms)
+        self._keys = checked
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -189,8 +151,8 @@ class OneOf(One):
         return self._mine().key
 
     def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
-        hold = Choice(conn, self._key, owner, self._shared, fixed=self._fixed, by=self._by)
-        hold.who, hold.keys = who if isinstance(who, int) else None, self._keys
+        hold = Choice(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by)
+        hold.keys = self._keys
         return hold
 
     def _number(self, who: Who) -> int:
@@ -204,8 +166,8 @@ class OneOf(One):
 class Side(One):
     """One of the two handles of a readers-writer lock, which have one owner, and count their acquires apart."""
 
-    def __init__(self, client: Any, key: str, ttl: float | None, renew: bool, shared: bool, *terms: Any) -> None:
-        super().__init__(client, key, ttl, renew, shared, *terms)
+    def __init__(self, client: Any, key: str, **terms: Any) -> None:
+        super().__init__(client, key, **terms)
         self._general = True
 
     def join(self, other: Side) -> None:
@@ -222,7 +184,7 @@ class Side(One):
         else:
             hold.writes += 1
 
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Hold[Any], list[Call]]:
+    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
         hold, before = self._mine(), 0
         if not hold.lost and sure(hold):
             # An interrupt may have left the two counts too low or too high; hold.count decides.
@@ -240,8 +202,8 @@ class Side(One):
             return super()._let_go(who, wait, flags)
         try:  # what is left is for reading
             call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
-            hold.conn.let_go(hold)
+            hold.conn.let_go(hold, [])
         except BaseException:
-            hold.conn.finish(hold, before, ())
+            hold.conn.finish(hold, before, [], ())
             raise
         return hold, [call]

@@ -1,20 +1,21 @@
-"""What all handles for threads have: acquire, its owner, and the scopes around it."""
+# Made from asyncio/_scope.py by unasync.py: do not edit.
+"""The handles for threads: what is called on them. See also _lock, which has the shortest path for one lock."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
-import threading
-import weakref
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _wire as w
-from ._errors import LockError
-from ._handle import H, Handle, run
-from ._hold import Who
+from ._errors import LockError, NotAcquired
+from ._handle import H, One, run
+from ._hold import Hold, Holds
+from ._inspect import Inspection, inspection
+from ._many import OneOf, Permits, Several
+from ._owner import Owned
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -23,10 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Scope(Handle[H]):
-    """A handle of a client for threads."""
-
-    _unit = "thread"
+class Scope(Owned[H]):
+    """What all handles have: acquire, release, and the scopes around them."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
         """Acquire; false if it was not granted in time.
@@ -43,7 +42,7 @@ class Scope(Handle[H]):
         NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it; of several locks, the
         others are released then. No other owner's hold is ever released. Unconfirmed if the store has not confirmed.
         """
-        run(self._released(*self._let_go(self._who(), self._confirm if wait is None else wait)))
+        return run(self._released(*self._let_go(self._who(), self._confirm if wait is None else wait)))
 
     def extend(self, ttl: float | None = None) -> None:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
@@ -51,13 +50,13 @@ class Scope(Handle[H]):
         Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
         then the earlier validity still counts.
         """
-        run(self._change(w.RENEW, w.to_ttl(ttl)))
+        return run(self._change(w.RENEW, w.to_ttl(ttl)))
 
     def __enter__(self) -> Self:
         before = self._depth()
         try:
             if not self.acquire(timeout=self._timeout):
-                raise self._not_acquired()
+                raise NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
             return self
         except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self._depth() > before:
@@ -76,8 +75,7 @@ class Scope(Handle[H]):
 
     def __call__(self, f: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call of it runs under the lock, as by ``with``."""
-        if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise TypeError(f"{f!r} only begins when it is called: use with inside of it, or locksidecar.asyncio")
+        self._must_run(f)
 
         @functools.wraps(f)
         def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -86,9 +84,74 @@ class Scope(Handle[H]):
 
         return under_lock
 
-    def __repr__(self) -> str:
-        return f"<locksidecar.{type(self).__name__} {self._name} {'owned' if self.owned() else 'not owned'}>"
 
-    def _who(self) -> Who:
-        """Return the calling owner."""
-        return self._owner if self._owner is not None else weakref.ref(threading.current_thread())
+class OneLock(Scope[Hold[Any]], One):
+    """A handle for one lock."""
+
+    def release(self, wait: bool | None = None, *, now: bool = False) -> None:
+        """Release it, or one of several acquires of it.
+
+        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
+        now: a lock with ``keep`` opens at once.
+
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
+        """
+        flags = w.NOW if now else 0
+        return run(self._released(*self._let_go(self._who(), self._confirm if wait is None else wait, flags)))
+
+    def downgrade(self) -> None:
+        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
+        return run(self._change(w.DOWNGRADE))
+
+    def locked(self) -> bool:
+        """Ask the daemon whether the lock is held."""
+        return bool(w.numbers(run(self._client._asked(w.INSPECT, self._key)), 1)[0])
+
+    def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the lock, and for its holders on any host.
+
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
+        """
+        return inspection(run(self._client._asked(w.INSPECT, self._key, 0, w.NAMES)))
+
+
+class Locks(Scope[Holds[Any]], Several):
+    """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
+
+    It is used like a Lock. Its owner is the handle and the thread together, unless an owner was named. If one of the
+    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them while the work that needs all of them is still being ended.
+    """
+
+    def downgrade(self) -> None:
+        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
+        return run(self._change(w.DOWNGRADE))
+
+
+class Semaphore(Scope[Hold[Any]], Permits):
+    """A handle for a semaphore, made by Client.semaphore.
+
+    At most as many permits as it has are held at a time, on all hosts together.
+
+    Any thread may use it, and has permits of its own, unless an owner was named. Each acquire takes
+    one more permit, also in a thread that has one. A release releases the permit that this owner acquired last by this
+    handle. fence, remaining, owned and extend are about the same permit.
+    """
+
+    def holders(self) -> int:
+        """Ask the daemon how many permits are held on this host. More may be held on others."""
+        return int(w.numbers(run(self._client._asked(w.INSPECT, self._key, w.PERMIT)), 3)[2])
+
+    def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the semaphore, and for its holders on any host; see Lock.inspect."""
+        return inspection(run(self._client._asked(w.INSPECT, self._key, w.PERMIT, w.NAMES)))
+
+
+class AnyLock(Scope[Hold[Any]], OneOf):
+    """A handle for one of several locks, whichever is free first; made by Client.lock_any.
+
+    It is used like a Lock, and key is the name of the one that is held. It is fair to each lock's queue, and holds
+    nothing of the others. If this owner already holds one of them by this handle, an acquire counts that one again.
+    """

@@ -13,9 +13,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import os
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import TracebackType
 from typing import Any, Final
 
 from . import _wire as w
@@ -35,9 +38,10 @@ from ._errors import (
     error,
 )
 from ._hold import Call, Entries, Hold, Holds, Once
-from ._table import Before, Lost, Owners, Table, what
+from ._table import Before, Held, LetGone, Lost, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
+_open: Final[set[Session]] = set()  # connections that have a descriptor
 _log: Final = logging.getLogger("locksidecar")
 
 
@@ -52,11 +56,11 @@ class Session(Table, ABC):
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
-        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # guarded by mu; holds whose quiet release was sent
         self._ids = 0
         self._rest = b""  # the beginning of a message
         self._pack = w.packer()
         self.fast = False  # the shortest path of Lock may be used
+        self.ready = True  # the daemon has answered hello
         self.quiet = False  # the client itself has ended the connection
 
     # ---- what a driver brings ----
@@ -73,11 +77,11 @@ class Session(Table, ABC):
         """
 
     @abstractmethod
-    async def settled(self, hold: Hold[Any] | Holds[Any], limit: float | None) -> None:
+    async def settled(self, hold: Held, limit: float | None) -> None:
         """Wait until the owner may request hold: see unsettled."""
 
     @abstractmethod
-    def watch(self, hold: Hold[Any] | Holds[Any]) -> None:
+    def watch(self, hold: Held) -> None:
         """Check the hold's validity from now on."""
 
     @abstractmethod
@@ -87,6 +91,10 @@ class Session(Table, ABC):
     @abstractmethod
     def cut(self) -> None:
         """End the connection. Idempotent; does not block."""
+
+    @abstractmethod
+    def forked(self) -> None:
+        """Detach a child process from the parent's connection. Takes no lock."""
 
     # ---- hello ----
 
@@ -130,7 +138,7 @@ class Session(Table, ABC):
                 raise self.gone()
             if quiet:
                 return data
-            if c.op in (w.ACQUIRE, w.ACQUIRE_MANY, w.ACQUIRE_ANY):
+            if c.op in w.ACQUIRES:
                 self.owners.ask(c, waits=fields[3] != 0)
             elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
                 c.hold.shared = True  # at once, because the daemon admits readers before its answer comes
@@ -167,7 +175,7 @@ class Session(Table, ABC):
         """Make the error for a missing answer."""
         return Unavailable(f"the daemon has not answered for {self.timeout:g} s")
 
-    def new_call(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> Call:
+    def new_call(self, op: int, hold: Held | None = None, what: Entries = ()) -> Call:
         """Make a request whose answer is waited for."""
         return Call(op, hold, what)
 
@@ -187,54 +195,53 @@ class Session(Table, ABC):
         await self.answered(c, time.monotonic() + self.timeout)
         return c.reply
 
-    def release(self, hold: Hold[Any], calls: list[Call], wait: bool = True, flags: int = 0) -> bool | None:
+    def release(self, held: Held, before: Before, calls: list[Call], wait: bool = True, flags: int = 0) -> bool:
         """Release one count. For the last one tell the daemon, and add the requests that it has to answer to calls.
 
-        True for the last one; None if no count was left. Without wait there is no answer.
+        False if no count was left; before is as in let_go. Without wait there is no answer.
         """
-        last = self.let_go(hold)
-        if last and not wait:
+        tell = held.tell if isinstance(held, Holds) else ()
+        gone = self.let_go(held, before)
+        if gone and not wait:
             flags |= w.QUIET
-            with self._mu:
-                self.let_gone(hold)
-        # Never all grants by one request: another thread of the owner may just have been granted one more.
-        for _ in range(max(1, hold.grants) if last else 0):  # more than one only if the owner asked twice at once
-            calls.append(self.new_call(w.RELEASE))
-            self.send(calls[-1], hold.key, hold.owner, hold.fence, flags)
-        return last
+            self._let_gone_all(held, dict(gone), tuple(Once(once.tell) for once in tell))
+        calls.extend(self._releases(held, gone or (), self.new_call if wait else Call, flags))
+        for c in calls:
+            self._send_release(c, held, flags)
+        return gone is not None
+
+    def _releases(
+        self, held: Held, gone: Entries, make: Callable[[int, None, Entries], Call], flags: int = 0
+    ) -> list[Call]:
+        """Make the requests that release grants.
+
+        A request for one key releases one grant, never all: another thread of the owner may just have been granted one
+        more. A release-many cannot be quiet.
+        """
+        if isinstance(held, Hold) or flags & w.QUIET:
+            return [make(w.RELEASE, None, [entry]) for entry in gone]
+        return [make(w.RELEASE_MANY, None, entries) for entries in w.batches(gone, self.max_frame)]
+
+    def _send_release(self, c: Call, held: Held, flags: int) -> None:
+        if c.op == w.RELEASE:
+            self.send(c, c.what[0][0], held.owner, c.what[0][1], flags)
+        else:
+            self.send(c, c.what, held.owner, flags)
 
     def let_gone(self, hold: Hold[Any]) -> None:
         """Remember the hold of a quiet release, to report its failure. The caller has mu.
 
         Only the last ones are remembered.
         """
-        if hold.tell:
-            self._let_gone[hold.key, hold.owner, hold.fence] = hold
-            if len(self._let_gone) > _LET_GONE:
-                self._let_gone.pop(next(iter(self._let_gone)), None)
+        if hold.tell and (gone := self.owners.let_gone()) is not None:
+            gone[hold.key, hold.owner, hold.fence] = hold
+            if len(gone) > _LET_GONE:
+                gone.pop(next(iter(gone)), None)
 
-    def release_many(self, holds: Holds[Any], before: Before, calls: list[Call], wait: bool) -> bool:
-        """Release one count of all. For the last one do as release does; before is as in let_go_all.
-
-        False if no count was left.
-        """
-        tell = holds.tell
-        gone = self.let_go_all(holds, before)
-        if gone and not wait:  # a release-many cannot be quiet
-            calls.extend(Call(w.RELEASE, None, [entry]) for entry in gone)
-            self._let_gone_all(holds, dict(gone), tuple(Once(once.tell) for once in tell))
-            for c in calls:
-                self.send(c, c.what[0][0], holds.owner, c.what[0][1], w.QUIET)
-            return True
-        calls.extend(self.new_call(w.RELEASE_MANY, None, entries) for entries in w.batches(gone or (), self.max_frame))
-        for c in calls:
-            self.send(c, c.what, holds.owner, 0)
-        return gone is not None
-
-    def _let_gone_all(self, holds: Holds[Any], gone: dict[str, int], tell: tuple[Once, ...]) -> None:
-        """Remember which of holds a quiet release ends, and report the first failure to tell."""
+    def _let_gone_all(self, held: Held, gone: dict[str, int], tell: tuple[Once, ...]) -> None:
+        """Remember which of the holds a quiet release ends, and report the first failure to tell."""
         with self._mu:
-            for hold in holds.each:
+            for hold in held.each:
                 if gone.get(hold.key) == hold.fence:
                     hold.tell = (*hold.tell, *tell)
                     self.let_gone(hold)
@@ -256,7 +263,7 @@ class Session(Table, ABC):
 
     def withdraw(self, c: Call) -> None:
         """Withdraw an acquire at any point. If its grant crosses this, the grant is released."""
-        try:
+        with self:
             with self._mu:
                 c.abandoned = True
                 granted = c.done and c.error is None and c.reply[0] == OK
@@ -268,13 +275,8 @@ class Session(Table, ABC):
                 self.give_back(c.hold)
             elif not c.done and c.id:
                 self.send(self._cancel(c, c.hold), c.id, c.hold.key)
-        except LockError:
-            pass
-        except BaseException as e:
-            self.interrupted(e)
-            raise
 
-    def _cancel(self, c: Call, hold: Hold[Any] | Holds[Any]) -> Call:
+    def _cancel(self, c: Call, hold: Held) -> Call:
         cancel = self.new_call(w.CANCEL)
         cancel.target = c.id
         if isinstance(hold.each[0].who, int):  # other owners have a number of their own for each acquire
@@ -282,7 +284,7 @@ class Session(Table, ABC):
                 self._cancels.update(((each.key, each.owner), cancel) for each in hold.each)
         return cancel
 
-    def unsettled(self, hold: Hold[Any] | Holds[Any]) -> Call | None:
+    def unsettled(self, hold: Held) -> Call | None:
         """Return an unanswered cancel of an acquire that hold's owner gave up, or None.
 
         The owner must not send another acquire before the answer: the first may still be granted, and would be
@@ -294,45 +296,24 @@ class Session(Table, ABC):
             found = [self._cancels.get((each.key, each.owner)) for each in hold.each]
         return next(filter(None, found), None)
 
-    def give_back(self, hold: Hold[Any] | Holds[Any]) -> None:
-        """Release one grant of a hold without waiting for the answer."""
-        if isinstance(hold, Holds):
-            self.give_up(hold)
-            return
-        with self._mu:
-            if hold.over:
-                return
-            hold.grants -= 1
-            hold.count = max(0, hold.count - 1)
-            if hold.grants <= 0:
-                self._drop(hold)
-        self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | (w.NOW if hold.keep else 0))
+    def give_back(self, held: Held) -> None:
+        """Release one count without waiting for the answer. A lock with keep that its owner never got opens at once."""
+        unwanted = w.NOW if isinstance(held, Hold) and held.keep and not held.taken else 0
+        for c in self._releases(held, self.let_go(held, []) or (), Call):
+            self._send_release(c, held, w.ASYNC | unwanted)
 
-    def give_up(self, hold: Hold[Any] | Holds[Any]) -> None:
+    def give_up(self, held: Held) -> None:
         """Release, without waiting for the answer, what is not valid, and what is left of several holds."""
-        self.lapse(hold.each, w.now())
-        if isinstance(hold, Hold):
-            self.let_go_lost(hold)
-            self.acknowledge([hold])
-            return
-        if hold.count == 0:
-            return
-        try:
-            hold.count = 1
-            for entries in w.batches(self.let_go_all(hold, []) or (), self.max_frame):
-                self.send(Call(w.RELEASE_MANY, None, entries), entries, hold.owner, w.ASYNC)
-            self.acknowledge(hold.each)
-        except LockError:
-            pass
-        except BaseException as e:
-            self.interrupted(e)
-            raise
+        self.lapse(held.each, w.now())
+        with self:
+            self.give_back(held)
+            self.acknowledge(held.each)
 
-    def give_up_lost(self, hold: Hold[Any] | Holds[Any]) -> None:
+    def give_up_lost(self, hold: Held) -> None:
         """Forget holds that were lost before their acquire returned: their owner never gets them."""
         for each in hold.each:
             if each.lost or self.dead is not None:
-                self.let_go_lost(each)
+                self.let_go(each, [])
         self.acknowledge(hold.each)
 
     def acknowledge(self, holds: Iterable[Hold[Any]]) -> None:
@@ -345,20 +326,19 @@ class Session(Table, ABC):
             for hold in forced:
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | w.ALL)
 
-    def finish(self, hold: Hold[Any], before: int, calls: Sequence[Call]) -> None:
+    def finish(self, held: Held, count: int, before: Before, calls: Sequence[Call]) -> None:
         """Finish a release that an interrupt has left at an unknown point, after it has sent some of calls."""
         with self._mu:
-            if before > 1:
-                hold.count = before - 1
+            if count > 1:
+                held.count = count - 1
                 return
-            hold.count = 0
-            lost = bool(hold.lost)
-            self._drop(hold)
+            left = Counter(self._end(held, before or what(held)))
         self._expect_no_more(calls)
-        left = 0 if lost else max(1, hold.grants) - sum(c.sent for c in calls)
+        for c in filter(lambda c: c.sent, calls):
+            left.subtract(c.what or [(held.key, held.each[0].fence)])
         with contextlib.suppress(LockError):
-            for _ in range(left):
-                self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
+            for c in self._releases(held, list(left.elements()), Call):
+                self._send_release(c, held, w.ASYNC)
 
     def _expect_no_more(self, calls: Sequence[Call]) -> None:
         """Forget the calls that an interrupt has left unsent: they are never answered."""
@@ -366,20 +346,6 @@ class Session(Table, ABC):
         with self._mu:
             for number in unsent:
                 self._pending.pop(number, None)
-
-    def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[Call]) -> None:
-        """Finish a release of several that an interrupt has left at an unknown point."""
-        with self._mu:
-            if count > 1:
-                holds.count = count - 1
-                return
-            gone = self._end_all(holds, before or what(holds))
-        self._expect_no_more(calls)
-        unsent = [c.what for c in filter(lambda c: not c.sent, calls)]
-        left = unsent if calls else w.batches(gone, self.max_frame)
-        with contextlib.suppress(LockError):
-            for entries in left:
-                self.send(Call(w.RELEASE_MANY, None, entries), entries, holds.owner, w.ASYNC)
 
     # ---- replies and pushes ----
 
@@ -406,11 +372,9 @@ class Session(Table, ABC):
                 w.text(m)
                 if m[0] == NOT_HELD and isinstance(c.hold, Hold) and not c.hold.over:
                     self._lose(c.hold, "gone")
-            elif isinstance(c.hold, Hold):
-                self._grant(c, c.hold, m)
             elif c.hold is not None:
-                self._grant_many(c, c.hold, m)
-            elif c.what:
+                self._grant(c, c.hold, m)
+            elif c.op == w.RELEASE_MANY:
                 w.codes(m, len(c.what))
             else:
                 w.numbers(m, 1)  # every other success that this client asks for begins with a number
@@ -419,13 +383,9 @@ class Session(Table, ABC):
             c.wake()
             if c.target:  # a cancel: its target was answered before, or never arrived
                 self._pending.pop(c.target, None)
-                self._canceled(c)
+                for entry in list(filter(lambda entry: entry[1] is c, self._cancels.items())):
+                    del self._cancels[entry[0]]  # its owner may ask again
             self._pending.pop(m[1], None)  # last: until here c would end with the connection
-
-    def _canceled(self, cancel: Call) -> None:
-        """Forget an answered cancel, so that its owner may ask again. The caller has mu."""
-        for entry in list(filter(lambda entry: entry[1] is cancel, self._cancels.items())):
-            del self._cancels[entry[0]]
 
     def _push(self, m: w.Message) -> None:
         if m[0] == w.KEEPALIVE:
@@ -445,7 +405,7 @@ class Session(Table, ABC):
             owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)
             why = LostError(key, fence, owner, "unconfirmed" if code == UNKNOWN else "gone")
             with self._mu:
-                gone = self._let_gone.pop((key, owner, fence), None)
+                gone = (self.owners.let_gone() or LetGone()).pop((key, owner, fence), None)
             if gone is None:
                 _log.warning("%s: a release that was not waited for has failed", why)
             else:
@@ -455,34 +415,24 @@ class Session(Table, ABC):
 
     def give_back_late(self) -> None:
         """Send one thing that is due: the release of an unwanted grant, or a ping."""
-        try:
+        with self, contextlib.suppress(IndexError):  # another thread was quicker
             hold = self._late.popleft()
             if hold is None:
                 self.send(Call(w.PING))
             else:
                 self.give_back(hold)
-        except (LockError, IndexError):  # IndexError: another thread was quicker
-            pass
-        except BaseException as e:
-            self.interrupted(e)
-            raise
 
     # ---- loss ----
 
     def lapse(self, holds: Iterable[Hold[Any]], now: int) -> None:
         """End the holds that are past their validity, and release them."""
-        try:
+        with self:
             with self._mu:
                 lapsed = [(hold, self._lapse(hold, now)) for hold in holds]
             for hold, count in lapsed:
                 for _ in range(count):  # otherwise the daemon would continue to renew it
                     unwanted = w.NOW if hold.keep and not hold.taken else 0  # it came too late
                     self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | unwanted)
-        except LockError:
-            pass
-        except BaseException as e:
-            self.interrupted(e)
-            raise
 
     # ---- the end ----
 
@@ -503,6 +453,14 @@ class Session(Table, ABC):
                 c.fail(self.gone())
                 c.wake()
 
+    # ``with`` is for steps that belong together: an interrupt of them ends the connection. A LockError ends only them.
+    __enter__ = object.__hash__  # anything in C: no signal is handled in it
+
+    def __exit__(self, _: type[BaseException] | None, e: BaseException | None, __: TracebackType | None) -> bool:
+        if e is not None and not isinstance(e, LockError):
+            self.interrupted(e)
+        return isinstance(e, LockError)
+
     def interrupted(self, e: BaseException) -> None:
         """End the connection, because it is not known what is held on it."""
         self.die(ConnectionLost(f"interrupted by {type(e).__name__}"))
@@ -520,3 +478,14 @@ class Session(Table, ABC):
         self._forget_holds()
         self._pending.clear()
         self._cancels.clear()
+
+
+def after_fork() -> None:
+    """Detach a child process from all connections of its parent, including new ones."""
+    for conn in list(_open):
+        conn.forked()
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=after_fork)

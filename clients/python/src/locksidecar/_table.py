@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from . import _wire as w
@@ -18,10 +18,19 @@ from ._hold import OWN, Call, Choice, Entries, Hold, Holds, Once, Origin, Who, e
 
 Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
+Held = Hold[Any] | Holds[Any]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
+
+
+class LetGone(dict[tuple[str, int, int], Hold[Any]]):
+    """The last holds whose quiet release was sent, to report its failure.
+
+    Only the client keeps it alive. The reports may refer to the client, which would never be garbage collected if its
+    connection, which has a thread, kept them.
+    """
 
 
 class Owners:
@@ -32,8 +41,9 @@ class Owners:
     owners are not in it: another request of the owner may be granted first, and then the wait becomes a re-entry.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, let_gone: Callable[[], LetGone | None] = lambda: None) -> None:
         self.mu = threading.Lock()  # guards this and the state of every connection; never held during a wait
+        self.let_gone = let_gone
         # In the order of their requests. A tuple is replaced, never changed: reading one takes no lock.
         self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP
@@ -51,12 +61,18 @@ class Owners:
                 return hold.owner
         return None
 
-    def find(self, key: str, who: int) -> Hold[Any] | None:
-        """Return a named owner's hold of a key, also a lost one that is not released. Takes no lock."""
-        return next(iter(self.holds(key, who)), None)
+    def check(self, keys: Sequence[str], who: Who, by: Origin | None, waits: bool, one: bool = False) -> None:
+        """Raise if the owner must not request the keys: it has lost one, or would wait for itself. Takes no lock.
 
-    def check(self, key: str, who: Who, by: Origin | None, waits: bool) -> None:
-        """Raise if the owner must not request the key: it has lost it, or would wait for itself. Takes no lock."""
+        one: it requests only one of them, so that it waits for itself if it has them all.
+        """
+        found = [self._conflict(key, who, by, waits) for key in keys]
+        mine = [e for e in found if e is not None]
+        if mine and (not one or len(mine) == len(found)):
+            raise mine[0]
+
+    def _conflict(self, key: str, who: Who, by: Origin | None, waits: bool) -> AlreadyHeld | None:
+        """Return the error if the owner has the key by another handle, or waits for it. Raise if it has lost it."""
         for entry in self._entries.get((key, who), ()):
             if stale(entry):
                 continue
@@ -69,10 +85,11 @@ class Owners:
                 continue  # a fixed hold of a discarded handle, which ends by itself
             state = "held" if first is entry else "waited for"
             unit = "thread" if isinstance(who(), threading.Thread) else "task"
-            raise AlreadyHeld(
+            return AlreadyHeld(
                 f"key {key!r} is already {state} in this {unit} by another handle ({first.by}); "
                 "use that handle, or pass owner= to share"
             )
+        return None
 
     def recheck(self, hold: Hold[Any]) -> None:
         """Raise LostError if the owner has lost another hold of the key while it waited for this one.
@@ -95,9 +112,9 @@ class Owners:
         who, by = c.hold.each[0].who, c.hold.each[0].by
         if who is None:
             return
-        for hold in c.hold.each:
-            self.check(hold.key, who, by, waits)
-        if not isinstance(who, int):
+        one = c.op == w.ACQUIRE_ANY
+        self.check([hold.key for hold in c.hold.each], who, by, waits, one)
+        if not isinstance(who, int) and not one:
             for hold in c.hold.each:
                 self._add((hold.key, who), c)
 
@@ -155,9 +172,9 @@ def unreleasable(hold: Hold[Any]) -> bool:
     return hold.by is None or hold.by.handle() is None or (hold.who is not None and ended(hold.who))
 
 
-def what(holds: Holds[Any]) -> Before:
+def what(held: Held) -> Before:
     """Return the holds that are held or lost, with their counts."""
-    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, holds.each)]
+    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, held.each)]
 
 
 class Table:
@@ -172,34 +189,30 @@ class Table:
         self._losses = 0
         self._shift = 0  # nanoseconds to add to the daemon's times
         # Grants that nobody waits for, to be released; None for a ping.
-        self._late: deque[Hold[Any] | Holds[Any] | None] = deque()
+        self._late: deque[Held | None] = deque()
 
     # ---- what is granted ----
 
-    def _grant(self, c: Call, hold: Hold[Any], m: w.Message) -> None:
-        """Record the grant that answers c. The caller has mu."""
-        fields = w.numbers(m, 6)
-        if isinstance(hold, Choice) and hold.keys:
-            index = w.numbers(m[6:], 1)[0] if len(m) > 8 else len(hold.keys)
-            if index >= len(hold.keys):
-                raise ProtocolError("the position of the granted key is missing")
-            hold.key, hold.keys = hold.keys[index], ()
-        if c.op in (w.ACQUIRE, w.ACQUIRE_ANY):
-            c.hold = hold = self._fresh(c, hold, fields[0])
-            if c.abandoned:
-                self._late.append(hold)
-        elif hold.over:
-            return
-        self._state(hold, fields)
-
-    def _grant_many(self, c: Call, holds: Holds[Any], m: w.Message) -> None:
+    def _grant(self, c: Call, held: Held, m: w.Message) -> None:
         """Record the grants that answer c. The caller has mu."""
-        rows = w.grants(m, len(holds.each))  # all are checked before one is recorded
-        holds.each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(holds.each, rows, strict=True))
-        holds.count = 1
-        if c.abandoned:
-            self._late.append(holds)
-        for hold, row in zip(holds.each, rows, strict=True):
+        # all are checked before one is recorded
+        rows = w.grants(m, len(held.each)) if isinstance(held, Holds) else [w.numbers(m, 6)]
+        if isinstance(held, Choice) and held.keys:
+            index = w.numbers(m[6:], 1)[0] if len(m) > 8 else len(held.keys)
+            if index >= len(held.keys):
+                raise ProtocolError("the position of the granted key is missing")
+            held.key, held.keys = held.keys[index], ()
+        if c.op in w.ACQUIRES:
+            each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(held.each, rows, strict=True))
+            if isinstance(held, Holds):
+                held.each, held.count = each, 1
+            else:
+                c.hold = held = each[0]
+            if c.abandoned:
+                self._late.append(held)
+        elif held.over:
+            return
+        for hold, row in zip(held.each, rows, strict=True):
             self._state(hold, row)
 
     def _fresh(self, c: Call, hold: Hold[Any], fence: int) -> Hold[Any]:
@@ -225,7 +238,7 @@ class Table:
 
     # ---- what its owner does with it ----
 
-    def adopt(self, hold: Hold[Any] | Holds[Any], tell: Tell | None) -> bool:
+    def adopt(self, hold: Held, tell: Tell | None) -> bool:
         """Begin to report the hold's loss, as its owner has it now; false if it is not valid."""
         if tell is None:
             return hold.owned()
@@ -242,7 +255,7 @@ class Table:
                 hold.tell = (*hold.tell, tell)
             return True
 
-    def disown(self, hold: Hold[Any] | Holds[Any], tell: Tell) -> None:
+    def disown(self, hold: Held, tell: Tell) -> None:
         """Report the hold's loss no more."""
         with self._mu:
             if isinstance(hold, Holds):
@@ -258,7 +271,7 @@ class Table:
         for hold in holds.each if which else ():
             hold.tell = tuple(tell for tell in hold.tell if tell not in which)
 
-    def reenter(self, hold: Hold[Any] | Holds[Any]) -> bool:
+    def reenter(self, hold: Held) -> bool:
         """Count a re-entry of a valid hold; false if it is not valid."""
         with self._mu:
             if not hold.owned():
@@ -277,50 +290,26 @@ class Table:
                 hold.count -= 1
             return True
 
-    def let_go(self, hold: Hold[Any]) -> bool | None:
-        """Release one count; true if it was the last, so that the daemon must be told.
+    def let_go(self, held: Held, before: Before) -> Entries | None:
+        """Release one count; for the last one return the keys and fences of all grants, which the daemon must be told.
 
-        None if no count is left: another thread of the same owner has released it.
-        """
-        with self._mu:
-            if hold.count <= 0:
-                return None
-            hold.count -= 1
-            if hold.count > 0:
-                return False
-            self._drop(hold)
-        return True
-
-    def let_go_lost(self, hold: Hold[Any]) -> bool | None:
-        """Release one count of a lost hold; true if it was the last, None if none is left."""
-        with self._mu:
-            if hold.count <= 0:
-                return None
-            hold.count -= 1
-            if hold.count > 0:
-                return False
-            self.owners.leave(hold)
-        return True
-
-    def let_go_all(self, holds: Holds[Any], before: Before) -> Entries | None:
-        """Release one count of all; return the keys and fences that the daemon must be told.
-
-        None if no count is left: another thread of the same owner has released them. This stores the holds and their
+        None if no count is left: another thread of the same owner has released it. This stores the holds and their
         counts in before, so that it can be repeated if it was interrupted.
         """
         with self._mu:
-            if holds.count <= 0:
+            if held.count <= 0:
                 return None
-            if holds.count > 1:
-                holds.count -= 1
+            if held.count > 1:
+                held.count -= 1
                 return []
-            before.extend(what(holds))
-            return self._end_all(holds, before)
+            before.extend(what(held))
+            return self._end(held, before)
 
-    def _end_all(self, holds: Holds[Any], before: Before) -> Entries:
+    def _end(self, held: Held, before: Before) -> Entries:
         """End all counts. The caller has mu."""
-        holds.count = 0
-        self._mute(holds, holds.tell)
+        held.count = 0
+        if isinstance(held, Holds):
+            self._mute(held, held.tell)
         gone: list[tuple[str, int]] = []
         for hold, count in before:
             if count > 1:  # the owner also holds it by another handle
@@ -331,7 +320,7 @@ class Table:
             else:
                 hold.count = 0
                 self._drop(hold)
-                gone.extend([(hold.key, hold.fence)] * hold.grants)
+                gone.extend([(hold.key, hold.fence)] * max(1, hold.grants))
         return gone
 
     def _drop(self, hold: Hold[Any]) -> None:

@@ -13,7 +13,7 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 from . import _wire as w
 from ._errors import OK, Limit, LockError, LostError, Unavailable
@@ -25,6 +25,8 @@ MENDS: Final = (Unavailable, Limit)
 
 STEP: Final = 1.0  # seconds after which a term is checked, because timers do not count the time that a machine sleeps
 _LONGEST: Final = 2.0  # seconds between two attempts
+
+T = TypeVar("T", bound="BaseTerm")
 
 log: Final = logging.getLogger("locksidecar")
 
@@ -55,6 +57,8 @@ class Pauses:
 
 class BaseTerm:
     """One time of being the leader."""
+
+    lost: Any  # an event that is true when the term is over
 
     def __init__(self, hold: Hold[Any]) -> None:
         self._hold = hold
@@ -119,18 +123,14 @@ class BaseCampaign(ABC):
     """The requests to a campaign, its course, and its result."""
 
     _cancellations: tuple[type[BaseException], ...] = ()  # what is a stop when it is raised during a wait
+    _terms: type[BaseTerm]
 
-    def __init__(
-        self, client: Any, key: str, ttl: int, on_elected: Callable[..., Any], on_lost: Callable[..., Any], by: Origin
-    ) -> None:
-        self._client = client
-        self._key = key
-        self._ttl = ttl
-        self._on_elected = on_elected
-        self._on_lost = on_lost
-        self._by = by
-        self._election = by.handle()  # kept alive: its terms must not look like terms of a discarded handle
+    def __init__(self, election: BaseElection[Any]) -> None:
+        self._election = election  # kept alive: its terms must not look like terms of a discarded handle
+        self._client = election._client
+        self._key = election._key
         self.pid = os.getpid()  # a forked child has campaigns of its own
+        self.term: Any = None
         self.stopping = False
         self.resigning: BaseTerm | None = None
         self.error: BaseException | None = None  # the error that ended it
@@ -144,8 +144,16 @@ class BaseCampaign(ABC):
         """Wait for wake, for so many seconds at most."""
 
     @abstractmethod
-    async def _lead(self, hold: Hold[Any]) -> None:
-        """Lead until the term is over. Raises the error of a callback."""
+    def _begin(self, term: Any) -> None:
+        """Start on_elected."""
+
+    @abstractmethod
+    async def _finish(self, term: Any, reason: str | None) -> None:
+        """Call on_lost for a term that is over, and wait for both callbacks."""
+
+    @abstractmethod
+    def busy(self) -> bool:
+        """Tell whether it is in progress."""
 
     @abstractmethod
     def _cancelled(self, e: BaseException) -> None:
@@ -193,10 +201,10 @@ class BaseCampaign(ABC):
 
     async def _ask(self, conn: Any) -> Hold[Any] | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
-        hold = Hold(conn, self._key, next(self._client._owners), False, by=self._by)
+        hold = Hold(conn, self._key, next(self._client._owners), by=self._election._by)
         call = Told(w.ACQUIRE, self.wake, hold)
         try:
-            conn.send(call, hold.key, hold.owner, 0, -1, self._ttl, 0)
+            conn.send(call, hold.key, hold.owner, 0, -1, self._election._ttl, 0)
             await self._answer(conn, call)
             if self.stopping:
                 conn.withdraw(call)
@@ -205,7 +213,7 @@ class BaseCampaign(ABC):
                 raise call.error
             if conn.granted(call) is None:  # the longest wait that the daemon allows is over
                 return None
-            if conn.adopt(hold, Note(self.wake)):
+            if all(conn.adopt(hold, tell) for tell in (Note(self.wake), *self._client._tell)):
                 conn.watch(hold)
                 return hold
             conn.give_up(hold)  # the hold was over before this thread or task ran
@@ -219,9 +227,23 @@ class BaseCampaign(ABC):
             await self._rest(conn.step)
             conn.listen(conn.catch_up)
 
-    async def _last(self, term: BaseTerm) -> None:
-        while self.lasts(term):
-            await self._rest(min(STEP, term.remaining + 0.001))
+    async def _lead(self, hold: Hold[Any]) -> None:
+        """Lead until the term is over. Raises the error of a callback."""
+        term = self.term = self._terms(hold)
+        try:
+            self._begin(term)
+            while self.lasts(term):
+                await self._rest(min(STEP, term.remaining + 0.001))
+        except Exception as e:
+            term._failure = e
+        reason = hold.lost or None
+        term._end = reason or "resigned"
+        term.lost.set()
+        await self._finish(term, reason)
+        self.term = None
+        await self._release(hold)
+        if term._failure is not None:
+            raise term._failure
 
     async def _release(self, hold: Hold[Any]) -> None:
         if hold.over:
@@ -229,7 +251,7 @@ class BaseCampaign(ABC):
             return
         calls: list[Call] = []
         try:
-            hold.conn.release(hold, calls)  # this has released; the rest only waits
+            hold.conn.release(hold, [], calls)  # this has released; the rest only waits
             await self._released(hold, calls)
         except self._cancellations as e:
             self._cancelled(e)
@@ -243,7 +265,7 @@ class BaseCampaign(ABC):
                 log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
 
 
-class BaseElection:
+class BaseElection(Generic[T]):
     """What all candidates can tell.
 
     At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with its
@@ -264,17 +286,29 @@ class BaseElection:
     A forked child does not lead, and has no campaign; it may start one.
     """
 
+    def __init_subclass__(cls) -> None:
+        """Append to the documentation of a class what holds for all candidates."""
+        cls.__doc__ = f"{cls.__doc__}{(BaseElection.__doc__ or '').partition('tell.')[2]}"
+
     _campaign: Any = None
+    _campaigns: type[BaseCampaign]
 
     def __init__(
-        self, client: Any, key: str, on_elected: Callable[..., Any], on_lost: Callable[..., Any], ttl: float | None
+        self,
+        client: Any,
+        key: str,
+        on_elected: Callable[..., Any],
+        on_lost: Callable[..., Any],
+        ttl: float | None,
+        cancel: bool = False,
     ) -> None:
         self._client = client
         self._key = w.check_key(key)
         self._ttl = w.to_ttl(ttl)
         self._on_elected = on_elected
         self._on_lost = on_lost
-        self._by = Origin(self, 4)
+        self._cancel = cancel
+        self._by = Origin(self, 3)
 
     @property
     def key(self) -> str:
@@ -284,7 +318,7 @@ class BaseElection:
     @property
     def is_leader(self) -> bool:
         """Whether this candidate leads now. Sends nothing; never true past the hold's deadline."""
-        return self._term() is not None
+        return self.term is not None
 
     @property
     def error(self) -> BaseException | None:
@@ -292,11 +326,30 @@ class BaseElection:
         campaign = self._ours()
         return None if campaign is None else campaign.error
 
-    def _term(self) -> Any:
-        """Return the present term; None if this candidate does not lead now."""
+    @property
+    def term(self) -> T | None:
+        """The present term; None if this candidate does not lead now."""
         campaign = self._ours()
-        term = None if campaign is None else campaign.term
+        term: T | None = None if campaign is None else campaign.term
         return None if term is None or term._over() else term
+
+    def resign(self) -> None:
+        """End the present term, if there is one, and go to the back of the queue. Does not wait for that."""
+        self._client._here()
+        campaign = self._ours()
+        if campaign is not None and campaign.term is not None:
+            campaign.resigning = campaign.term
+            campaign.wake()
+
+    def _new(self) -> Any:
+        """Return a new campaign; RuntimeError if one is in progress."""
+        made = self._campaigns(self)
+        with self._client._known.mu:
+            before = self._ours()
+            if before is not None and before.busy():
+                raise RuntimeError("the election is under way")
+            self._campaign = made
+        return made
 
     def _ours(self) -> Any:
         """Return this process's campaign."""

@@ -28,6 +28,7 @@ RELEASE_MANY: Final = 9
 PING: Final = 10
 ACQUIRE_ANY: Final = 13
 FORCE_UNLOCK: Final = 14
+ACQUIRES: Final = ACQUIRE, ACQUIRE_MANY, ACQUIRE_ANY
 
 LOST: Final = 64
 KEEPALIVE: Final = 65
@@ -150,13 +151,13 @@ def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
         at = after
 
 
-def numbers(m: Message, count: int) -> Message:
-    """Return the first count fields after code and id, which must be numbers from 0 on."""
+def numbers(m: Message, count: int, least: int = 0) -> Message:
+    """Return the first count fields after code and id, which must be numbers from least on."""
     fields = m[2 : 2 + count]
     if len(fields) != count:
         raise ProtocolError("message is too short")
     for v in fields:
-        if type(v) is not int or not 0 <= v <= MAX_INT:
+        if type(v) is not int or not least <= v <= MAX_INT:
             raise ProtocolError("field is not a number in range")
     return fields
 

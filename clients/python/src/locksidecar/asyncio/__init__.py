@@ -1,3 +1,4 @@
+# Made from __init__.py by unasync.py: do not edit.
 """The same locks for asyncio: nothing here blocks the loop.
 
 >>> async with locksidecar.asyncio.Client() as client:
@@ -27,7 +28,8 @@ from .._errors import (
 from .._inspect import Holder, Inspection
 from ._client import Client
 from ._election import Election, Term
-from ._lock import AnyLock, Lock, Locks, Semaphore
+from ._lock import Lock
+from ._scope import AnyLock, Locks, Semaphore
 
 __all__ = [
     "AlreadyHeld",

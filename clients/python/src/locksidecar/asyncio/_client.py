@@ -1,28 +1,25 @@
-"""The client on an event loop: one connection to the daemon, made when it is needed."""
+"""The client for tasks: what is called on it."""
 
 from __future__ import annotations
 
-import asyncio
-import math
-import random
-import threading
 import time
-import weakref
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import _wire as w
-from .._base import Base, log
-from .._errors import ConnectionLost, LockError, LostError, Unavailable
-from .._hold import Hold, Note
-from .._path import unreachable
-from ._conn import Conn
+from .._base import OnLost, ReadWriteLock, Terms
+from .._handle import Owner
 from ._election import Elected, Election
 from ._election import Lost as TermLost
-from ._lock import AnyLock, Lock, Locks, PairedLock, Semaphore
+from ._link import Link
+from ._lock import Lock, PairedLock
+from ._scope import AnyLock, Locks, Semaphore
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
 
-class Client(Base[Lock, Locks, Semaphore, AnyLock]):
+class Client(Link):
     """A connection to the daemon on this host, for any number of tasks of one event loop.
 
     It connects when it is first needed, and again after the daemon has restarted. It belongs to
@@ -30,12 +27,74 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
     RuntimeError. All times are in seconds.
     """
 
-    _kinds = Lock, Locks, Semaphore, AnyLock, PairedLock
+    def lock(
+        self,
+        key: str,
+        ttl: float | None = None,
+        renew: bool = True,
+        shared: bool = False,
+        *,
+        timeout: float = -1,
+        owner: Owner = None,
+        on_lost: OnLost | None = None,
+        confirm: bool | None = None,
+        keep: float | None = None,
+    ) -> Lock:
+        """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._mu = threading.Lock()  # guards the first use
-        self._loop: asyncio.AbstractEventLoop | None = None
+        ttl: the length of the lease; by default the daemon's.
+        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
+        after ttl, unless it is extended.
+        shared: other shared holders may hold the lock at the same time.
+        timeout: how long ``with`` waits; -1 without bound.
+        owner: by default the handle and the thread (or task) together are the owner. "handle": the handle alone, for a
+        lock that another thread releases. A number below 2**32: all handles of the client with this number.
+        on_lost: called with a LostError when the lock is lost, in a thread of its own, or on the loop. There it may be
+        a coroutine function, which runs as a task of the client.
+        confirm: a release waits until the store has confirmed it; by default as the client. With False it only sends,
+        and nothing is lost but this: right afterwards a try on another host may still find the lock held, and a release
+        that fails is reported to on_lost, as ``unconfirmed`` or ``gone``.
+        keep: for so many seconds after the grant the lock stays closed to others, even if it is released earlier or
+        this process ends. So a job that several hosts start at the same time runs once.
+        """
+        return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost, confirm, keep)
+
+    def lock_many(self, keys: Iterable[str], *, shared: bool = False, **terms: Unpack[Terms]) -> Locks:
+        """Return a handle for several locks, which are acquired together: all or none.
+
+        keys: 1 to 1,024 different keys; Invalid otherwise. Their order does not matter: no two callers ever wait for
+        each other.
+        on_lost: called once, with the LostError of the first lock that is lost.
+
+        The rest is as for lock.
+        """
+        return Locks(self, keys, shared=shared, **terms)
+
+    def semaphore(self, key: str, permits: int, **terms: Unpack[Terms]) -> Semaphore:
+        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
+
+        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
+        owner: "handle", or a number below 2**32, for permits that pass between threads (or tasks): every user of this
+        handle can release the newest permit. By default each thread has its own permits.
+        on_lost: called for each permit that is lost. The client chooses the number of its owner.
+
+        The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
+        if the store has no semaphores.
+        """
+        return Semaphore(self, key, permits, **terms)
+
+    def lock_any(self, keys: Iterable[str], *, shared: bool = False, **terms: Unpack[Terms]) -> AnyLock:
+        """Return a handle for one of several locks, whichever is free first.
+
+        keys: 1 to 64 different keys; Invalid otherwise. The rest is as for lock.
+        """
+        return AnyLock(self, keys, shared=shared, **terms)
+
+    def read_write(self, key: str, **terms: Unpack[Terms]) -> ReadWriteLock[Lock]:
+        """Return a pair of handles for one lock, for reading (shared) and for writing. The rest is as for lock."""
+        read, write = PairedLock(self, key, shared=True, **terms), PairedLock(self, key, **terms)
+        write.join(read)
+        return ReadWriteLock(read, write)
 
     def election(
         self,
@@ -59,7 +118,7 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
     async def ping(self) -> float:
         """Ping the daemon, and return how long the answer took."""
         start = time.monotonic()
-        await self._ask(w.PING)
+        await self._asked(w.PING)
         return time.monotonic() - start
 
     async def release_detached(self, key: str, fence: int) -> None:
@@ -67,7 +126,7 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
 
         NotHeld if there is none with this fence on this host, Denied if it is another user's.
         """
-        await self._ask(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
+        await self._asked(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED)
 
     async def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
         """End the holds of a lock, or of a semaphore, on this host, of any user. Return how many there were.
@@ -76,161 +135,13 @@ class Client(Base[Lock, Locks, Semaphore, AnyLock]):
         only the holds with this fence.
         """
         mode = w.PERMIT if semaphore else 0
-        return int(w.numbers(await self._ask(w.FORCE_UNLOCK, w.check_key(key), mode, fence), 1)[0])
+        return int(w.numbers(await self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, fence), 1)[0])
 
-    async def close(self) -> None:
-        """End the connection: the daemon releases everything that is held on it. Idempotent.
+    async def _ask(self, op: int, *fields: object) -> w.Message:
+        return await self._asked(op, *fields)
 
-        Waiting requests fail with ConnectionLost. The call's first step releases, and a cancellation does not undo
-        that.
-        """
-        if self._loop is not None:
-            self._here()
-        self._closed = True
-        if self._loop is None:
-            return
-        conn = self._conn
-        if conn is not None:
-            conn.die(ConnectionLost("the client is closed"), quiet=True)
-            if not conn.ended.done():
-                await asyncio.wait([conn.ended])  # not cancelled together with this task
-        await self._notifier.stop()
-
-    aclose = close
-
-    async def __aenter__(self) -> Client:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-    def _here(self) -> asyncio.AbstractEventLoop:
-        """Return the running loop, which must be the client's."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._move(loop)
-        return loop
-
-    def _move(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._mu:
-            if self._loop is not None and not self._loop.is_closed():
-                raise RuntimeError("this client belongs to another event loop; each loop needs a client of its own")
-            self._orphaned()
-            self._loop = loop
-            self._notifier = _Notifier(loop)
-            self._connecting = asyncio.Lock()
-            self._failed = (-math.inf, Unavailable())
-
-    _ask = Base._asked
-
-    async def _pause(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-
-    def _orphaned(self) -> None:
-        """End the connection of a loop that was closed before it."""
-        if self._conn is not None:
-            self._conn.die(ConnectionLost("the event loop was closed"), quiet=True)
-
-    def _live(self) -> Conn | None:
-        conn = self._conn
-        return conn if conn is not None and conn.ready and conn.dead is None else None
-
-    async def _connect(self, until: float) -> Conn:
-        """Return the connection, and make one if necessary. Attempts end at the time until of the monotonic clock.
-
-        One task makes it while the others wait for their turn. So if any of them is cancelled, the others still have a
-        working client, and no task is left behind.
-        """
-        self._here()
-        if (conn := self._live()) is not None:
-            return conn
-        start = time.monotonic()
-        async with self._connecting:
-            pause = 0.01
-            while True:
-                if self._closed:
-                    raise ConnectionLost("the client is closed")
-                if (conn := self._live()) is not None:
-                    return conn
-                failed, why = self._failed
-                if failed < start:
-                    try:
-                        return await self._dial()
-                    except (OSError, LockError) as e:
-                        why = unreachable(self._path, e)
-                        self._failed = time.monotonic(), why
-                        if self._closed:
-                            continue
-                if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
-                    raise type(why)(*why.args)
-                start = time.monotonic()
-                await asyncio.sleep(pause * random.uniform(0.5, 1))
-                pause = min(0.25, 2 * pause)
-
-    async def _dial(self) -> Conn:
-        conn = Conn(self._here(), self._timeout, self._notifier.lost, self._known, self._notifier.every)
-        self._conn = conn
-        if self._thrown_away is not None:
-            self._thrown_away.detach()
-        self._thrown_away = weakref.finalize(self, _abandon, conn)
-        self._thrown_away.atexit = False
-        await conn.connect(self._path, self._name, self._label)
-        return conn
-
-
-def _abandon(conn: Conn) -> None:
-    """End the connection of a client that was garbage collected, in any thread."""
-    try:
-        conn.loop.call_soon_threadsafe(conn.abandon)
-    except RuntimeError:  # the loop is closed
-        conn.abandon()
-
-
-class _Notifier:
-    """Reports lost locks, on the loop. A report that is a coroutine runs as a task."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.needed = False  # there is a report to make for a loss
-
-    def start(self) -> None:
-        """Notice losses soon."""
-        self.needed = True
-
-    def every(self) -> float:
-        """Return after how many seconds a connection checks for holds whose validity has run out."""
-        return 1.0 if self.needed else 10.0
-
-    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Record a loss; quiet if this client itself has ended the connection."""
-        for tell in hold.tell:
-            if isinstance(tell, Note):
-                tell(why)
-            elif not quiet:
-                self._loop.call_soon(self._tell, tell, why)
-
-    def _tell(self, tell: Callable[[LostError], object], why: LostError) -> None:
-        try:
-            told = tell(why)
-            if isinstance(told, Coroutine):
-                task = self._loop.create_task(self._run(told, why))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-        except Exception:
-            log.exception("on_lost failed for lock %r", why.key)
-
-    @staticmethod
-    async def _run(told: Awaitable[object], why: LostError) -> None:
-        try:
-            await told
-        except Exception:
-            log.exception("on_lost failed for lock %r", why.key)
-
-    async def stop(self) -> None:
-        """Cancel the tasks that still run, except the caller's own, and wait for them."""
-        left = self._tasks - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left)

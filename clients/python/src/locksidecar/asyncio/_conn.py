@@ -25,10 +25,9 @@ from msgpack import unpackb
 from .. import _wire as w
 from .._errors import ConnectionLost, LockError, Unavailable
 from .._hold import Call, Entries, Hold, Holds
-from .._session import Session
+from .._session import Session, _open
 from .._table import Lost, Owners
 
-_open: Final[set[Conn]] = set()  # connections that have a descriptor
 _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the parent also uses the loop
 
 
@@ -90,6 +89,7 @@ class Conn(Session, asyncio.Protocol):
         self.ended: asyncio.Future[None] = loop.create_future()  # the descriptor is closed
         self.loop = loop
         self._every = every
+        self.ready = False
         self._welcome: asyncio.Future[None] | None = loop.create_future()
         self._greeting = b""
         self._opening = False  # the transport is being made, and will be told of the end
@@ -134,15 +134,10 @@ class Conn(Session, asyncio.Protocol):
             raise
         finally:
             alarm.cancel()
-        self._welcome = None
+        self._welcome, self.ready = None, True
         self.fast = self.dead is None
 
     # ---- requests ----
-
-    @property
-    def ready(self) -> bool:
-        """The daemon has answered hello."""
-        return self._welcome is None
 
     def new_call(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> Asked:
         c = Asked(op, hold, what)
@@ -323,14 +318,3 @@ class Conn(Session, asyncio.Protocol):
         if fd >= 0:
             os.close(fd)
         _parents.append(self)
-
-
-def after_fork() -> None:
-    """Detach a child process from all connections of its parent, including new ones."""
-    for conn in list(_open):
-        conn.forked()
-    _open.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)

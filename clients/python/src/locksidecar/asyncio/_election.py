@@ -13,14 +13,11 @@ import inspect
 import weakref
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 from .._hold import Hold
 from .._term import BaseCampaign, BaseElection, BaseTerm, log
 from ._conn import Conn
-
-if TYPE_CHECKING:
-    from ._client import Client
 
 _running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
 
@@ -44,14 +41,16 @@ class Over(asyncio.Event):
 
 
 class Term(BaseTerm):
-    """One time of being the leader, which on_elected and on_lost get. Other threads may use it, too."""
+    """One time of being the leader, which on_elected and on_lost get. Other threads may use it, too.
+
+    lost: an event that is set when the term is over, because the lock was lost or is being released.
+    """
 
     def __init__(self, hold: Hold[Conn]) -> None:
         super().__init__(hold)
         self._loop = hold.conn.loop
         self._begun = False
-        self.lost: Final = Over(self._over)
-        """An event that is set when the term is over, because the lock was lost or is being released."""
+        self.lost = Over(self._over)
 
     def _here(self) -> bool:
         return asyncio._get_running_loop() is self._loop
@@ -65,14 +64,13 @@ class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
     _cancellations = (asyncio.CancelledError,)
+    _terms = Term
 
-    def __init__(self, cancel: bool, *args: Any) -> None:
-        super().__init__(*args)
-        self._cancel = cancel
+    def __init__(self, election: Election) -> None:
+        super().__init__(election)
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop = self._client._here()
-        self.term: Term | None = None
         self.task: asyncio.Task[Any] | None = None
         self.begun = False
         self.ended = asyncio.Event()
@@ -81,6 +79,9 @@ class Campaign(BaseCampaign):
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._woken.set()
+
+    def busy(self) -> bool:
+        return self.loop is self._client._here() and self.begun and not self.ended.is_set()
 
     @property
     def inside(self) -> set[asyncio.Task[Any] | None]:
@@ -113,15 +114,12 @@ class Campaign(BaseCampaign):
         finally:
             self.ended.set()
 
-    async def _lead(self, hold: Hold[Conn]) -> None:
-        self.term = term = Term(hold)
-        elected = self._task(self._elect(term))
-        await self._last(term)
-        reason = hold.lost or None
-        term._end = reason or "resigned"
-        term.lost.set()
-        if self._cancel or not term._begun:
-            elected.cancel()
+    def _begin(self, term: Term) -> None:
+        self._elected = self._task(self._elect(term))
+
+    async def _finish(self, term: Term, reason: str | None) -> None:
+        if self._election._cancel or not term._begun:
+            self._elected.cancel()
         if term._begun:
             self._task(self._lose(term, reason))
         while self._callbacks:
@@ -129,10 +127,6 @@ class Campaign(BaseCampaign):
                 await asyncio.wait(self._callbacks)
             except asyncio.CancelledError as e:  # the lock has to be kept until the callbacks have ended
                 self._cancelled(e)
-        self.term = None
-        await self._release(hold)
-        if term._failure is not None:
-            raise term._failure
 
     def _task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self.loop.create_task(coroutine)
@@ -144,7 +138,7 @@ class Campaign(BaseCampaign):
         term._begun = True
         self._client._known.lend(term._hold, asyncio.current_task())
         try:
-            done = self._on_elected(term)
+            done = self._election._on_elected(term)
             if inspect.isawaitable(done):
                 await done
         except asyncio.CancelledError as e:
@@ -162,15 +156,15 @@ class Campaign(BaseCampaign):
 
     async def _lose(self, term: Term, reason: str | None) -> None:
         try:
-            done = self._on_lost(term, reason)
+            done = self._election._on_lost(term, reason)
             if inspect.isawaitable(done):
                 await done
         except Exception as e:
             term._lost_failed(self._key, e)
 
 
-class Election(BaseElection):
-    __doc__ = f"""One candidate for leadership, made by Client.election.
+class Election(BaseElection[Term]):
+    """One candidate for leadership, made by Client.election.
 
     on_elected(term) is called when a term begins, in a task of its own. It is a coroutine function, or one that does
     not block. The term does not end when it returns, but when the lock is lost, or resign or stop is called. Then its
@@ -178,19 +172,9 @@ class Election(BaseElection):
     on_lost(term, reason), of either kind, is called exactly once for each on_elected that has begun, at once when the
     term is over, even if on_elected is still ending. reason is the reason of the LostError (``expired``,
     ``connection``, ``silence``, …), or None if this candidate has ended the term.
-    {(BaseElection.__doc__ or "").partition("tell.")[2]}"""
+    """
 
-    def __init__(
-        self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None, cancel: bool
-    ) -> None:
-        super().__init__(client, key, on_elected, on_lost, ttl)
-        self._cancel = cancel
-
-    @property
-    def term(self) -> Term | None:
-        """The present term; None if this candidate does not lead now."""
-        term: Term | None = self._term()
-        return term
+    _campaigns = Campaign
 
     def start(self) -> None:
         """Campaign in a task of its own, until stop. RuntimeError if a campaign is in progress."""
@@ -212,7 +196,7 @@ class Election(BaseElection):
     async def _run(self, campaign: Campaign) -> None:
         task = asyncio.current_task()
         if task is not None:
-            self._client._known.check(self._key, weakref.ref(task), self._by, True)
+            self._client._known.check([self._key], weakref.ref(task), self._by, True)
         campaign.task = task
         await campaign.run()
         if campaign.cancelled is not None:
@@ -240,14 +224,6 @@ class Election(BaseElection):
         if campaign.error is not None:
             raise campaign.error
 
-    def resign(self) -> None:
-        """End the present term, if there is one, and go to the back of the queue. Does not wait for that."""
-        self._client._here()
-        campaign = self._ours()
-        if campaign is not None and campaign.term is not None:
-            campaign.resigning = campaign.term
-            campaign.wake()
-
     async def __aenter__(self) -> Election:
         self.start()
         return self
@@ -261,13 +237,3 @@ class Election(BaseElection):
             if body is None:
                 raise
             log.exception("election %r, whose body failed", self._key)
-
-    def _new(self) -> Campaign:
-        loop = self._client._here()
-        before = self._ours()
-        if before is not None and before.loop is loop and before.begun and not before.ended.is_set():
-            raise RuntimeError("the election is under way")
-        self._campaign = made = Campaign(
-            self._cancel, self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by
-        )
-        return made

@@ -10,20 +10,19 @@ from weakref import ref
 
 from .. import _wire as w
 from .._errors import OK
-from .._handle import One
-from .._hold import Hold, Holds, Who
-from .._inspect import Inspection, inspection
-from .._many import OneOf, Permits, Several, Side
+from .._hold import Hold, Who
+from .._many import Side
 from .._trace import OPENTELEMETRY, current, nowhere
 from ._conn import Conn, Quick
-from ._scope import Later, Scope
+from ._owner import Later
+from ._scope import OneLock
 
 _clock: Final = time.clock_gettime_ns
 _new_call: Final = Quick.__new__
 _new_hold: Final = Hold.__new__
 
 
-class Lock(Scope[Hold[Any]], One):
+class Lock(OneLock):
     """A handle for one lock, made by Client.lock.
 
     Any task of the client's loop may use it. The owner is the handle and the task together, unless an owner was named.
@@ -118,7 +117,7 @@ class Lock(Scope[Hold[Any]], One):
             or not hold.conn.fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            return self._released(*self._let_go(self._who(), wait, w.NOW if now else 0))
+            return super().release(wait, now=now)
         conn = hold.conn
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries
@@ -142,63 +141,6 @@ class Lock(Scope[Hold[Any]], One):
             await c.future
         if not c.done or c.error is not None or c.reply[0] != OK:
             await self._released(hold, [c])
-
-    async def locked(self) -> bool:
-        """Ask the daemon whether the lock is held."""
-        return bool(w.numbers(await self._client._ask(w.INSPECT, self._key), 1)[0])
-
-    def downgrade(self) -> Later[None]:
-        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
-        return self._change(w.DOWNGRADE)
-
-    async def inspect(self) -> Inspection:
-        """Ask the daemon for the state of the lock, and for its holders on any host.
-
-        The daemon may need several requests to the store. Limit if too many such requests of this client are not
-        answered yet.
-        """
-        return inspection(await self._client._ask(w.INSPECT, self._key, 0, w.NAMES))
-
-
-class Locks(Scope[Holds[Any]], Several):
-    """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
-
-    It is used like a Lock. Its owner is the handle and the task together, unless an owner was named. If one of the
-    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
-    until the release, so that no other client gets them while the work that needs all of them is still being ended.
-    """
-
-    def downgrade(self) -> Later[None]:
-        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
-        return self._change(w.DOWNGRADE)
-
-
-class Semaphore(Scope[Hold[Any]], Permits):
-    """A handle for a semaphore, made by Client.semaphore.
-
-    At most as many permits as it has are held at a time, on all hosts together.
-
-    Any task of the client's loop may use it, and has permits of its own, unless an owner was named. Each acquire takes
-    one more permit, also in a task that has one. A release releases the permit that this owner acquired last by this
-    handle. fence, remaining, owned and extend are about the same permit. The task is the one that makes the call, even
-    if another one awaits it.
-    """
-
-    async def holders(self) -> int:
-        """Ask the daemon how many permits are held on this host. More may be held on others."""
-        return int(w.numbers(await self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
-
-    async def inspect(self) -> Inspection:
-        """Ask the daemon for the state of the semaphore, and for its holders on any host; see Lock.inspect."""
-        return inspection(await self._client._ask(w.INSPECT, self._key, w.PERMIT, w.NAMES))
-
-
-class AnyLock(Scope[Hold[Any]], OneOf):
-    """A handle for one of several locks, whichever is free first; made by Client.lock_any.
-
-    It is used like a Lock, and key is the name of the one that is held. It is fair to each lock's queue, and holds
-    nothing of the others. If this owner already holds one of them by this handle, an acquire counts that one again.
-    """
 
 
 class PairedLock(Side, Lock):

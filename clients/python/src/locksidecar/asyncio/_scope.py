@@ -1,35 +1,30 @@
-"""What all handles for tasks have: acquire, its owner, and the scopes around it."""
+"""The handles for tasks: what is called on them. See also _lock, which has the shortest path for one lock."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
-import inspect
-import sys
-import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _wire as w
-from .._errors import LockError
-from .._handle import H, Handle
-from .._hold import Who
-from ._guard import Guard
+from .._errors import LockError, NotAcquired
+from .._handle import H, One
+from .._hold import Hold, Holds
+from .._inspect import Inspection, inspection
+from .._many import OneOf, Permits, Several
+from ._owner import Later, Owned
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Later = Coroutine[Any, Any, R]
 
 
-class Scope(Handle[H]):
-    """A handle of a client for tasks. Who makes a call is the owner, even if another task awaits its result."""
-
-    _unit = "task"
+class Scope(Owned[H]):
+    """What all handles have: acquire, release, and the scopes around them."""
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Later[bool]:
         """Acquire; false if it was not granted in time.
@@ -60,21 +55,11 @@ class Scope(Handle[H]):
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 
-    def guard(self) -> Guard[Self]:
-        """Return a scope that acquires like the handle itself, and cancels the body when the lock is lost.
-
-        The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the block turns it
-        into LostError. A cancellation from elsewhere is not changed. Needs Python 3.11 or later.
-        """
-        if sys.version_info < (3, 11):
-            raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
-        return Guard(self)
-
     async def __aenter__(self) -> Self:
         before = self._depth()
         try:
             if not await self.acquire(timeout=self._timeout):
-                raise self._not_acquired()
+                raise NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
             return self
         except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self._depth() > before:
@@ -93,8 +78,7 @@ class Scope(Handle[H]):
 
     def __call__(self, f: Callable[P, Later[R]]) -> Callable[P, Later[R]]:
         """Decorate a coroutine function: each call of it runs under the lock, as by ``async with``."""
-        if not inspect.iscoroutinefunction(f):
-            raise TypeError(f"only coroutine functions can be decorated with an asyncio lock, not {f!r}")
+        self._must_run(f)
 
         @functools.wraps(f)
         async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -103,23 +87,78 @@ class Scope(Handle[H]):
 
         return under_lock
 
-    def __repr__(self) -> str:
-        try:
-            state = "owned" if self.owned() else "not owned"
-        except RuntimeError:  # on no loop, or on another one
-            state = "not owned here"
-        return f"<locksidecar.asyncio.{type(self).__name__} {self._name} {state}>"
 
-    def _who(self) -> Who:
-        """Return the calling owner."""
-        self._client._here()
-        if self._owner is not None:
-            return self._owner
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
-        return weakref.ref(task)
+class OneLock(Scope[Hold[Any]], One):
+    """A handle for one lock."""
 
-    def _find(self) -> H | None:
-        self._client._here()
-        return None if self._owner is None and asyncio.current_task() is None else self._of(self._who())
+    def release(self, wait: bool | None = None, *, now: bool = False) -> Later[None]:
+        """Release it, or one of several acquires of it.
+
+        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
+        now: a lock with ``keep`` opens at once.
+
+        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
+        it held, in particular no cancellation.
+
+        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
+        ever released. Unconfirmed if the store has not confirmed.
+        """
+        flags = w.NOW if now else 0
+        return self._released(*self._let_go(self._who(), self._confirm if wait is None else wait, flags))
+
+    def downgrade(self) -> Later[None]:
+        """Turn an exclusive hold into a shared one, without releasing the lock in between."""
+        return self._change(w.DOWNGRADE)
+
+    async def locked(self) -> bool:
+        """Ask the daemon whether the lock is held."""
+        return bool(w.numbers(await self._client._asked(w.INSPECT, self._key), 1)[0])
+
+    async def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the lock, and for its holders on any host.
+
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
+        """
+        return inspection(await self._client._asked(w.INSPECT, self._key, 0, w.NAMES))
+
+
+class Locks(Scope[Holds[Any]], Several):
+    """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
+
+    It is used like a Lock. Its owner is the handle and the task together, unless an owner was named. If one of the
+    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them while the work that needs all of them is still being ended.
+    """
+
+    def downgrade(self) -> Later[None]:
+        """Turn the exclusive holds into shared ones, without releasing the locks in between."""
+        return self._change(w.DOWNGRADE)
+
+
+class Semaphore(Scope[Hold[Any]], Permits):
+    """A handle for a semaphore, made by Client.semaphore.
+
+    At most as many permits as it has are held at a time, on all hosts together.
+
+    Any task of the client's loop may use it, and has permits of its own, unless an owner was named. Each acquire takes
+    one more permit, also in a task that has one. A release releases the permit that this owner acquired last by this
+    handle. fence, remaining, owned and extend are about the same permit. The task is the one that makes the call, even
+    if another one awaits it.
+    """
+
+    async def holders(self) -> int:
+        """Ask the daemon how many permits are held on this host. More may be held on others."""
+        return int(w.numbers(await self._client._asked(w.INSPECT, self._key, w.PERMIT), 3)[2])
+
+    async def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the semaphore, and for its holders on any host; see Lock.inspect."""
+        return inspection(await self._client._asked(w.INSPECT, self._key, w.PERMIT, w.NAMES))
+
+
+class AnyLock(Scope[Hold[Any]], OneOf):
+    """A handle for one of several locks, whichever is free first; made by Client.lock_any.
+
+    It is used like a Lock, and key is the name of the one that is held. It is fair to each lock's queue, and holds
+    nothing of the others. If this owner already holds one of them by this handle, an acquire counts that one again.
+    """

@@ -11,12 +11,11 @@ import weakref
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, Final, Generic, Literal, TypeVar
-from weakref import WeakKeyDictionary
 
 from .. import _wire as w
+from .._base import Base
 from .._errors import LockError as SidecarError
 from .._handle import One, note, sure
-from .._hold import Hold
 from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
@@ -69,28 +68,39 @@ class HandleTable(Generic[L]):
 
 
 _mu: Final = threading.Lock()
-_tables: Final[WeakKeyDictionary[Any, HandleTable[Any]]] = WeakKeyDictionary()
+_defaults: Final[dict[Any, Any]] = {}  # by loop; None for threads
+
+
+def client_of(kind: type[Base], redis: Any) -> Any:
+    """Return the client: the given one, its ``sidecar``, or the one of this process, or of the running loop."""
+    for given in (redis, getattr(redis, "sidecar", None)):
+        if isinstance(given, kind):
+            return given
+    loop = kind._running()
+    with _mu:
+        orphans = [_defaults.pop(old) for old in list(_defaults) if old is not None and old.is_closed()]
+        client = _defaults.get(loop) or _defaults.setdefault(loop, kind())
+    for orphan in orphans:
+        orphan._orphaned()
+    return client
 
 
 def held_by(client: Any) -> HandleTable[Any]:
     """Return the handles of a client."""
-    with _mu:
-        return _tables.setdefault(client, HandleTable())
+    table: HandleTable[Any] = vars(client).setdefault("_redis_locks", HandleTable())  # one step
+    return table
 
 
 def alive(lock: One) -> bool:
     """Tell whether a handle may still hold the lock. Reads nothing from the socket."""
-    hold = named(lock)
+    hold = lock._kept()
     return hold is not None and not hold.over
 
 
-def named(lock: One) -> Hold[Any] | None:
-    """Return the hold of a handle with a named owner."""
-    return lock._kept()
-
-
 class Common(Generic[L]):
-    """redis-py's constructor, and everything that needs no request."""
+    """redis-py's constructor, and what locks for threads and for tasks have in common."""
+
+    _kind: type[Base]
 
     def __init__(
         self,
@@ -141,27 +151,14 @@ class Common(Generic[L]):
     def _refuse_lost(self, *locks: L | None) -> None:
         """Raise LostError if the hold of one of the handles was lost and has not been released."""
         for lock in filter(None, locks):
-            hold = named(lock)
+            hold = lock._kept()
             if hold is not None:
                 if not sure(hold):
                     hold.conn.lapse([hold], w.now())
                 lock._refuse_lost(hold)
 
-    @staticmethod
-    def _client_of(redis: Any) -> Any:
-        """Return the client: the given one, its ``sidecar``, or a default one."""
-        raise NotImplementedError
-
-    async def _acquired(self, blocking: bool | None, blocking_timeout: float | None, token: Token | None) -> bool:
-        value = new_token(token)
-        handle = await self._take(value, self._wait(blocking, blocking_timeout))
-        if handle is None:
-            return False
-        self.local.handle, self.local.token = handle, value
-        return True
-
     async def _take(self, token: bytes, wait: float) -> L | None:
-        client, (ttl, renew) = self._client_of(self.redis), self._terms()
+        client, (ttl, renew) = client_of(self._kind, self.redis), self._terms()
         with translated(self._key):
             before = self._before(self._inner(self.local.token))
             self._refuse_lost(*before)
@@ -179,16 +176,8 @@ class Common(Generic[L]):
                 raise
 
     def _inner(self, token: bytes | None, *, pop: bool = False) -> L | None:
-        inner: L | None = held_by(self._client_of(self.redis)).get(self._key, token, pop=pop)
+        inner: L | None = held_by(client_of(self._kind, self.redis)).get(self._key, token, pop=pop)
         return inner
-
-    async def _locked(self) -> bool:
-        with translated(self._key):
-            return bool(w.numbers(await self._client_of(self.redis)._asked(w.INSPECT, self._key), 1)[0])
-
-    def _owned(self) -> bool:
-        inner = self._inner(self.local.token)
-        return inner is not None and inner.owned()
 
     def _let_go(self, expected_token: Token) -> Coroutine[Any, Any, None]:
         """Release the lock that was acquired with this token. The result waits for the answer."""
@@ -232,7 +221,7 @@ class Common(Generic[L]):
 
     def _longer(self, lock: L | None, seconds: float, replace: bool, what: str) -> tuple[L, float]:
         """Return the handle that holds, and its TTL from now on."""
-        hold = None if lock is None else named(lock)
+        hold = None if lock is None else lock._kept()
         if lock is None or hold is None or not self.timeout:
             raise self._not_owned(what)
         left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
@@ -240,9 +229,6 @@ class Common(Generic[L]):
 
     def _not_owned(self, what: str) -> LockNotOwnedError:
         return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned", self._key)
-
-    def _unavailable(self) -> LockError:
-        return LockError("Unable to acquire lock within the time specified", self._key)
 
     def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
         """Tell whether the end of a block raises e."""

@@ -1,38 +1,25 @@
+# Made from redis_compat/asyncio/lock.py by unasync.py: do not edit.
 """redis-py's ``redis.lock.Lock``, with the daemon behind it."""
 
 from __future__ import annotations
 
-import threading
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Literal
 
+from .. import _wire as w
 from .._client import Client
 from .._handle import run
 from .._lock import Lock as SidecarLock
-from ._common import Common, Token, log, new_token
-from .exceptions import LockError, TimeoutError
+from ._common import Common, Token, client_of, log, new_token
+from .exceptions import LockError, TimeoutError, translated
 
 __all__ = ["Lock"]
-
-_mu: Final = threading.Lock()
-_default: list[Client] = []
-
-
-def client_of(redis: Any) -> Client:
-    """Return the client: the given one, its ``sidecar``, or the client of this process."""
-    for given in (redis, getattr(redis, "sidecar", None)):
-        if isinstance(given, Client):
-            return given
-    with _mu:
-        if not _default:
-            _default.append(Client())
-        return _default[0]
 
 
 class Lock(Common[SidecarLock]):
     """A lock with redis-py's names, arguments and errors. Not re-entrant, as redis-py's is not."""
 
-    _client_of = staticmethod(client_of)
+    _kind = Client
 
     def acquire(
         self,
@@ -42,7 +29,12 @@ class Lock(Common[SidecarLock]):
         token: Token | None = None,
     ) -> bool:
         """Acquire the lock; false if it was not granted in time."""
-        return run(self._acquired(blocking, blocking_timeout, token))
+        value = new_token(token)
+        handle = run(self._take(value, self._wait(blocking, blocking_timeout)))
+        if handle is None:
+            return False
+        self.local.handle, self.local.token = handle, value
+        return True
 
     def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
@@ -50,19 +42,22 @@ class Lock(Common[SidecarLock]):
 
     def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
-        return run(self._locked())
+        client = client_of(self._kind, self.redis)
+        with translated(self._key):
+            return bool(w.numbers(run(client._asked(w.INSPECT, self._key)), 1)[0])
 
     def owned(self) -> bool:
         """Tell whether this lock, with its token, is held now. Sends nothing."""
-        return self._owned()
+        inner = self._inner(self.local.token)
+        return inner is not None and inner.owned()
 
     def release(self) -> None:
         """Release the lock; LockError if it is not locked, LockNotOwnedError if it was lost."""
-        self.do_release(self._released())
+        return self.do_release(self._released())
 
     def do_release(self, expected_token: Token) -> None:
         """Release the lock that was acquired with this token."""
-        run(self._let_go(expected_token))
+        return run(self._let_go(expected_token))
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
@@ -83,7 +78,7 @@ class Lock(Common[SidecarLock]):
     def __enter__(self) -> Lock:
         if self.acquire():
             return self
-        raise self._unavailable()
+        raise LockError("Unable to acquire lock within the time specified", self._key)
 
     def __exit__(
         self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,13 @@
-"""A drop-in for redis-py's locks with asyncio, as ``redis.asyncio`` has them."""
+# Made from redis_compat/__init__.py by unasync.py: do not edit.
+"""A drop-in for redis-py's locks with asyncio: names, arguments and errors are redis-py's, the locks the daemon's.
+
+>>> from locksidecar.redis_compat.asyncio import Redis
+>>> async with Redis(host="cache").lock("order:42", timeout=10, blocking_timeout=5):
+...     charge()
+
+With redis-py installed Redis is its Redis in all but ``lock``, and every other name here is redis-py's
+own; without it, there is nothing but locks.
+"""
 
 from __future__ import annotations
 

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Literal
 
+from ... import _wire as w
 from ...asyncio._client import Client
 from ...asyncio._lock import Lock as SidecarLock
-from .._common import Common, Token, log, new_token
-from ..exceptions import LockError, TimeoutError
+from ...asyncio._owner import Later
+from .._common import Common, Token, client_of, log, new_token
+from ..exceptions import LockError, TimeoutError, translated
 
 __all__ = ["Lock"]
-
-_mu: Final = threading.Lock()
-_defaults: Final[dict[int, tuple[asyncio.AbstractEventLoop, Client]]] = {}
-
-
-def client_of(redis: Any) -> Client:
-    """Return the client: the given one, its ``sidecar``, or the client of the running loop."""
-    for given in (redis, getattr(redis, "sidecar", None)):
-        if isinstance(given, Client):
-            return given
-    loop = asyncio.get_running_loop()
-    with _mu:
-        found = _defaults.get(id(loop))
-        if found is not None and found[0] is loop:
-            return found[1]
-        closed = [number for number, (old, _) in _defaults.items() if old.is_closed()]
-        orphans = [_defaults.pop(number)[1] for number in closed]
-        made = Client()
-        _defaults[id(loop)] = loop, made
-    for client in orphans:
-        client._orphaned()
-    return made
 
 
 class Lock(Common[SidecarLock]):
     """A lock with redis-py's names, arguments and errors. Not re-entrant, as redis-py's is not."""
 
-    _client_of = staticmethod(client_of)
+    _kind = Client
 
     async def acquire(
         self,
@@ -51,7 +28,12 @@ class Lock(Common[SidecarLock]):
         token: Token | None = None,
     ) -> bool:
         """Acquire the lock; false if it was not granted in time."""
-        return await self._acquired(blocking, blocking_timeout, token)
+        value = new_token(token)
+        handle = await self._take(value, self._wait(blocking, blocking_timeout))
+        if handle is None:
+            return False
+        self.local.handle, self.local.token = handle, value
+        return True
 
     async def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
@@ -59,24 +41,27 @@ class Lock(Common[SidecarLock]):
 
     async def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
-        return await self._locked()
+        client = client_of(self._kind, self.redis)
+        with translated(self._key):
+            return bool(w.numbers(await client._asked(w.INSPECT, self._key), 1)[0])
 
     async def owned(self) -> bool:
         """Tell whether this lock, with its token, is held now. Sends nothing."""
-        return self._owned()
+        inner = self._inner(self.local.token)
+        return inner is not None and inner.owned()
 
-    def release(self) -> Coroutine[Any, Any, None]:
+    def release(self) -> Later[None]:
         """Release the lock; LockError if it is not locked, LockNotOwnedError if it was lost.
 
         The call itself releases; its result can be awaited for the answer. So a cancelled release has released.
         """
         return self.do_release(self._released())
 
-    def do_release(self, expected_token: Token) -> Coroutine[Any, Any, None]:
+    def do_release(self, expected_token: Token) -> Later[None]:
         """Release the lock that was acquired with this token."""
         return self._let_go(expected_token)
 
-    def extend(self, additional_time: float, replace_ttl: bool = False) -> Coroutine[Any, Any, Literal[True]]:
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> Later[Literal[True]]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
         self._mine("extend")
         return self.do_extend(additional_time, replace_ttl)
@@ -84,7 +69,7 @@ class Lock(Common[SidecarLock]):
     async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
         return await self._extend(additional_time, replace_ttl, "extend")
 
-    def reacquire(self) -> Coroutine[Any, Any, Literal[True]]:
+    def reacquire(self) -> Later[Literal[True]]:
         """Make the whole timeout remain from now on."""
         self._mine("reacquire")
         return self.do_reacquire()
@@ -95,7 +80,7 @@ class Lock(Common[SidecarLock]):
     async def __aenter__(self) -> Lock:
         if await self.acquire():
             return self
-        raise self._unavailable()
+        raise LockError("Unable to acquire lock within the time specified", self._key)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None

@@ -1,21 +1,63 @@
-"""A block that ends when its lock is lost."""
+"""The owner of a task's locks, and what only tasks have: a block that ends when its lock is lost."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sys
+import weakref
+from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._errors import LockError, LostError
-from .._hold import Hold, Holds
+from .._handle import H, Handle
+from .._hold import Hold, Holds, Who
 from ._conn import Conn
 
 if TYPE_CHECKING:
-    from ._scope import Scope
+    from typing_extensions import Self
 
-S = TypeVar("S", bound="Scope[Any]")
+R = TypeVar("R")
+S = TypeVar("S", bound="Owned[Any]")
+Later = Coroutine[Any, Any, R]
+
+
+class Owned(Handle[H]):
+    """A handle of a client for tasks. Who makes a call is the owner, even if another task awaits its result."""
+
+    _unit = "task"
+
+    def guard(self) -> Guard[Self]:
+        """Return a scope that acquires like the handle itself, and cancels the body when the lock is lost.
+
+        The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the block turns it
+        into LostError. A cancellation from elsewhere is not changed. Needs Python 3.11 or later.
+        """
+        if sys.version_info < (3, 11):
+            raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
+        return Guard(self)
+
+    def _who(self) -> Who:
+        """Return the calling owner."""
+        self._client._here()
+        if self._owner is not None:
+            return self._owner
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
+        return weakref.ref(task)
+
+    def _find(self) -> H | None:
+        self._client._here()
+        return None if self._owner is None and asyncio.current_task() is None else self._of(self._who())
+
+    @staticmethod
+    def _must_run(f: Callable[..., Any]) -> None:
+        """Raise TypeError if a function cannot run under a lock."""
+        if not inspect.iscoroutinefunction(f):
+            raise TypeError(f"only coroutine functions can be decorated with an asyncio lock, not {f!r}")
 
 
 class Guard(Generic[S]):
@@ -26,7 +68,7 @@ class Guard(Generic[S]):
     """
 
     def __init__(self, lock: S) -> None:
-        self._lock = lock
+        self._lock: Any = lock
         self._task: asyncio.Task[Any] | None = None  # while the body runs
         self._before = 0  # number of cancellations that were requested before
         self._why: LostError | None = None  # the reason for the cancellation by this guard
@@ -37,7 +79,8 @@ class Guard(Generic[S]):
         if self._used:
             raise RuntimeError("a guard is used once; make another one")
         self._used = True
-        lock, task = self._lock, asyncio.current_task()
+        task = asyncio.current_task()
+        lock = self._lock
         if task is None:
             raise RuntimeError("a guard needs a task")
         lock._client._here()
@@ -53,7 +96,7 @@ class Guard(Generic[S]):
                 await lock.release()
             raise self._hold.loss(self._hold.lost or "silence")
         self._hold.conn.watch(self._hold)
-        return lock
+        return self._lock  # type: ignore[no-any-return]
 
     def _lost(self, why: LostError) -> None:
         if self._task is not None and self._why is None:

@@ -1,0 +1,85 @@
+"""The connection of a client for threads, and its reports of losses."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+import weakref
+
+from ._base import Base, BaseNotifier, OnLost, log
+from ._conn import Conn
+from ._errors import ConnectionLost, LockError, LostError, Unavailable
+from ._handle import run
+
+
+class Link(Base):
+    """A client for threads."""
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._mu = threading.Lock()  # guards connecting, one attempt at a time
+        self._notifier = _Notifier()
+        weakref.finalize(self, self._notifier.stop)  # its thread ends with the client
+
+    def close(self) -> None:
+        """End the connection: the daemon releases everything that is held on it. Idempotent."""
+        self._closed = True  # ends the attempts to connect, which hold mu
+        with self._mu:
+            if self._conn is not None:
+                self._conn.die(ConnectionLost("the client is closed"), quiet=True)
+            self._notifier.stop()
+
+    async def _pause(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def _turn(self, start: float) -> tuple[Conn | None, LockError]:
+        with self._mu:
+            return run(self._attempt(start))
+
+    async def _dial(self) -> Conn:
+        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost, self._known)
+        try:
+            self._own(conn, conn.discard, self._path)
+            conn.keep(weakref.ref(self), self._notifier.every)
+        except BaseException:
+            conn.die(ConnectionLost("interrupted while connecting"))
+            conn.shut()
+            raise
+        return conn
+
+
+class _Notifier(BaseNotifier):
+    """Reports in a thread of its own, which starts with the first report."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[OnLost, LostError] | None] = queue.SimpleQueue()
+        self._mu = threading.Lock()
+
+    def start(self) -> None:
+        """Notice losses soon, and start the thread."""
+        if self.needed:
+            return
+        with self._mu:
+            if not self.needed:
+                thread = threading.Thread(target=self._run, args=(self._queue,), name="locksidecar-lost", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as e:  # no more threads, or the interpreter shuts down
+                    raise Unavailable(f"cannot start the thread that calls on_lost: {e}") from None
+                self.needed = True
+
+    def _record(self, tell: OnLost, why: LostError) -> None:
+        self._queue.put((tell, why))
+
+    def stop(self) -> None:
+        self._queue.put(None)
+
+    @staticmethod
+    def _run(losses: queue.SimpleQueue[tuple[OnLost, LostError] | None]) -> None:
+        while (item := losses.get()) is not None:
+            tell, why = item
+            try:
+                tell(why)
+            except Exception:
+                log.exception("on_lost failed for lock %r", why.key)
