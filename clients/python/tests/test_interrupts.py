@@ -159,6 +159,7 @@ class Point:
     def called(self, frame: types.FrameType, _: str, __: object) -> object:
         if self.left <= 0 or not frame.f_globals["__name__"].startswith(w.PACKAGE):
             return None
+        frame.f_trace = self._step  # Python 3.13 needs it before the next step
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 
@@ -181,6 +182,7 @@ def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, 
         lock.acquire()  # it connects again if necessary, so that the next one takes the shortest path
         lock.release()
         n, point = n + 1, Point(n + 1)
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
         sys.settrace(point.called)  # type: ignore[arg-type]
         with contextlib.suppress(Interrupted):
             try:

@@ -327,7 +327,8 @@ class Handle(ABC, Generic[H]):
         conn, count = hold.conn, hold.count
         if not hold.lost and not sure(hold):
             conn.lapse(hold.each, w.now())
-        before, calls = Before(), list[Call]()
+        before: Before = []
+        calls: list[Call] = []
         try:
             if count <= 1:
                 self._forget(who, hold)
@@ -342,9 +343,10 @@ class Handle(ABC, Generic[H]):
         except BaseException:
             conn.finish(hold, count, before, calls)
             raise
-        conn.acknowledge(hold.each)
-        if hold.lost and not calls:
-            raise hold.loss(hold.lost)
+        if hold.lost:
+            conn.acknowledge(hold.each)
+            if not calls:
+                raise hold.loss(hold.lost)
         return calls if wait else []
 
     async def _answers(self, conn: Any, calls: list[Call], over: bool) -> None:

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from . import _wire as w
 from ._errors import LockError, LostError
@@ -181,10 +181,12 @@ class Choice(Hold[C]):
 
 def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
     """Return the fields of an acquire."""
-    keys: str | list[str] = [hold.key for hold in held.each]
-    mode, more = int(held.shared), tuple[object, ...]((trace,))
-    if held.op == w.ACQUIRE and isinstance(held, Hold):
-        keys, more = held.key, (held.permits, trace or "", held.keep)
+    keys: object = held.key
+    mode, more = int(held.shared), cast("tuple[object, ...]", (trace,))
+    if held.op != w.ACQUIRE or isinstance(held, Holds):
+        keys = [hold.key for hold in held.each]
+    else:
+        more = held.permits, trace or "", held.keep
         mode = w.PERMIT if held.permits else mode
     while more and not more[-1]:
         more = more[:-1]

@@ -211,7 +211,7 @@ class Lock(OneLock):
             finally:
                 # Nothing is called before the role is given up: an interrupt would leave it taken.
                 try:
-                    reads = role[0] is c
+                    reads = wait and role[0] is c
                     if reads:
                         del role[0]
                 except KeyError:

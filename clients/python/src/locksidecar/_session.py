@@ -241,10 +241,9 @@ class Session(Table, ABC):
     def _let_gone_all(self, held: Held, gone: dict[str, int], tell: tuple[Once, ...]) -> None:
         """Remember which of the holds a quiet release ends, and report the first failure to tell."""
         with self._mu:
-            for hold in held.each:
-                if gone.get(hold.key) == hold.fence:
-                    hold.tell = (*hold.tell, *tell)
-                    self.let_gone(hold)
+            for hold in list(filter(lambda hold: gone.get(hold.key) == hold.fence, held.each)):
+                hold.tell = (*hold.tell, *tell)
+                self.let_gone(hold)
 
     def granted(self, c: Call) -> Any:
         """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.

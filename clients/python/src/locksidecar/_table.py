@@ -66,9 +66,8 @@ class Owners:
 
         one: it requests only one of them, so that it waits for itself if it has them all.
         """
-        found = [self._conflict(key, who, by, waits) for key in keys]
-        mine = [e for e in found if e is not None]
-        if mine and (not one or len(mine) == len(found)):
+        mine = [e for key in keys if (key, who) in self._entries and (e := self._conflict(key, who, by, waits))]
+        if mine and (not one or len(mine) == len(keys)):
             raise mine[0]
 
     def _conflict(self, key: str, who: Who, by: Origin | None, waits: bool) -> AlreadyHeld | None:
@@ -174,7 +173,7 @@ def unreleasable(hold: Hold[Any]) -> bool:
 
 def what(held: Held) -> Before:
     """Return the holds that are held or lost, with their counts."""
-    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, held.each)]
+    return [(hold, hold.count) for hold in held.each if not hold.over or hold.lost]
 
 
 class Table:
@@ -203,11 +202,11 @@ class Table:
                 raise ProtocolError("the position of the granted key is missing")
             held.key, held.keys = held.keys[index], ()
         if c.op in w.ACQUIRES:
-            each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(held.each, rows, strict=True))
             if isinstance(held, Holds):
-                held.each, held.count = each, 1
+                held.each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(held.each, rows, strict=True))
+                held.count = 1
             else:
-                c.hold = held = each[0]
+                c.hold = held = self._fresh(c, held, rows[0][0])
             if c.abandoned:
                 self._late.append(held)
         elif held.over:

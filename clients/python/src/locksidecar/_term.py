@@ -232,8 +232,7 @@ class BaseCampaign(ABC):
         term = self.term = self._terms(hold)
         try:
             self._begin(term)
-            while self.lasts(term):
-                await self._rest(min(STEP, term.remaining + 0.001))
+            await self._last(term)
         except Exception as e:
             term._failure = e
         reason = hold.lost or None
@@ -244,6 +243,10 @@ class BaseCampaign(ABC):
         await self._release(hold)
         if term._failure is not None:
             raise term._failure
+
+    async def _last(self, term: BaseTerm) -> None:
+        while self.lasts(term):
+            await self._rest(min(STEP, term.remaining + 0.001))
 
     async def _release(self, hold: Hold[Any]) -> None:
         if hold.over:
