@@ -42,7 +42,7 @@ PURE   := ./cache ./protocol ./renewer ./daemon/engine ./daemon/audit ./upstream
 	./cmd/locksidecar/internal/terminal/... ./cmd/locksidecar/internal/top
 # Packages whose tests mostly start processes, and packages that have one goroutine. The race detector makes them slow and
 # finds little: test-long uses it here, and so do the storm's daemons.
-RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim|locksidecar/cache|locksidecar/protocol$$|internal/config$$|internal/top$$|internal/tuning$$|upstream/nearest$$|upstream/storeurl$$
+RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim|locksidecar/cache|locksidecar/protocol$$|internal/config$$|internal/top$$|upstream/nearest$$|upstream/storeurl$$
 
 .PHONY: run build quick test test-long test-mysql test-go test-race test-raceless test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages release-check check-deploy check-dependencies version deps deps-system deps-model clean
 
