@@ -2,9 +2,8 @@ package io.locksidecar;
 
 import io.locksidecar.Holds.Site;
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Wait.Answer;
-import io.locksidecar.Wait.Call;
 import java.lang.ref.WeakReference;
+import java.time.Duration;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
@@ -17,7 +16,7 @@ import java.util.stream.IntStream;
  * allows, but only a short time with a daemon that fails it. It runs on the thread that brings the next event, and none
  * of its methods blocks. Its outcome is set once. A caller that gives it up is told if the grant was first.
  */
-final class Acquire extends Wait implements Link.Dial {
+final class Acquire extends Wait {
     /** How often in a row a new connection may end at once, or a grant come too late. */
     private static final int CUTS = 3;
     /** A time for connecting, in nanoseconds, from which on it is subtracted from the wait. */
@@ -29,28 +28,38 @@ final class Acquire extends Wait implements Link.Dial {
     private static final AtomicReferenceFieldUpdater<Acquire, Object> OUTCOME =
             AtomicReferenceFieldUpdater.newUpdater(Acquire.class, Object.class, "outcome");
 
-    /** The terms of an acquire. */
-    private record Terms(
-            Keys keys, long owner, boolean shared, long waiting, LockOptions options, WeakReference<?> keeper, Site site) {}
+    /**
+     * The terms of an acquire.
+     *
+     * @param waiting the longest wait in milliseconds, 0 for a try; negative without bound
+     * @param keeper as in {@link Hold#keeper}
+     * @param site the place where it blocks its thread; null if it does not, or asks for a permit
+     * @param trace the traceparent of the caller; null if there is none
+     */
+    record Terms(
+            Keys keys, long owner, long waiting, LockOptions options, WeakReference<?> keeper, Site site, byte[] trace) {}
 
     private final Link link;
-    private final Terms terms;
-    private final Hold.Id[] ids;
-    private final byte[] trace;
+    final Terms terms;
+    /** The ids of the holds of the keys. */
+    final Hold.Id[] ids;
     /** Is called with the outcome, on any thread, and must not block; null if a thread waits. */
-    private final Runnable then;
+    final Runnable then;
     /** System.nanoTime at the end of the wait; null without bound. */
     private final Long end;
 
     /** A Hold for each key, Busy, GIVEN_UP, or a LockException. */
-    private volatile Object outcome;
+    volatile Object outcome;
     private volatile Call call;
 
     // Only the thread that brings the next event uses these. Each event happens after the one before.
     private volatile long began;
-    private volatile long until;
     private long left;
-    private Hold[] inTheWay;
+    /**
+     * The shared holds that its own thread has of its keys through other handles, at the positions of these keys; null
+     * without any. A writer may wait for such a hold, so this acquire must not wait behind the writer.
+     */
+    Hold[] inTheWay;
     private int cuts;
     private Long drained;
     private long pause = 10;
@@ -59,105 +68,40 @@ final class Acquire extends Wait implements Link.Dial {
     private final AtomicReference<Acquire> rest = new AtomicReference<>();
 
     /**
-     * Makes an acquire by the owner of the options, which may be the current thread; without one, by a new owner. If then is
-     * null, the current thread is about to wait for it; the string of by names it in messages.
+     * Makes an acquire by the owner of the options, which may be the current thread; without one, by this owner that a handle
+     * has in the current thread, or if that is null by a new owner. If then is null, the current thread is about to wait for it;
+     * the string of by names it in messages.
      */
-    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object by, Runnable then) {
-        Owner owner = options.owner();
-        long number = owner != null ? owner.number() : options.isByThread() ? Owner.ofThread() : Owner.next();
-        WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
-                : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
+    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object by, Long handleOwner, Runnable then) {
+        if (keys.many() && options.keep != 0) { // the protocol has no such field, and the daemon would ignore it
+            throw new LockException(Code.INVALID, keys + ": only a lock of one key can be kept");
+        }
+        boolean named = options.owner != null;
+        boolean bound = handleOwner != null || options.byThread;
+        long thread = Owner.ofThread();
+        long owner = named ? options.owner.number : handleOwner != null ? handleOwner : bound ? thread : Owner.next();
+        Site site = Site.here(link, thread, by, bound, named);
+        WeakReference<?> keeper = named ? new WeakReference<>(options.owner) : bound ? site.inThread() : null;
         boolean permit = keys.permits > 0; // it has a lease, which hears of the loss, and waits for no other hold
-        Site site = then != null || permit ? null : Site.here(link, Owner.ofThread(), by, options.isByThread(), owner != null);
         return new Acquire(link, new Terms(
-                keys, number, options.isShared(), wait, options, permit ? null : keeper, site), link.trace(), then);
+                keys, owner, wait, options, permit ? null : keeper, then != null || permit ? null : site, link.trace()), then);
     }
 
-    /** Makes an acquire by an owner that a handle has in the current thread, of this number, which is about to wait for it. */
-    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object handle, long owner, long thread) {
-        Site site = Site.here(link, thread, handle, true, false);
-        return new Acquire(
-                link, new Terms(keys, owner, options.isShared(), wait, options, site.inThread(), site), link.trace(), null);
-    }
-
-    private Acquire(Link link, Terms terms, byte[] trace, Runnable then) {
+    private Acquire(Link link, Terms terms, Runnable then) {
         this.link = link;
         this.terms = terms;
-        this.ids = new Hold.Id[terms.keys.size()];
+        this.ids = new Hold.Id[terms.keys.text.length];
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Hold.Id.asked(terms.keys, i, terms.owner);
         }
-        this.trace = trace;
         this.then = then;
         this.left = terms.waiting;
         this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
     }
 
-    Keys keys() {
-        return terms.keys;
-    }
-
-    long owner() {
-        return terms.owner;
-    }
-
-    /** Returns the ids of the holds of the keys. */
-    Hold.Id[] ids() {
-        return ids;
-    }
-
-    boolean shared() {
-        return terms.shared;
-    }
-
     /** Returns the wait for the daemon: 0 while another hold of its own thread could block it. */
     long left() {
         return inTheWay != null ? 0 : left;
-    }
-
-    /**
-     * Sets the shared holds that its own thread has of its keys through other handles, at the positions of these keys;
-     * null without any. A writer may wait for such a hold, so this acquire must not wait behind the writer.
-     */
-    void inTheWay(Hold[] holds) {
-        inTheWay = holds;
-    }
-
-    long ttl() {
-        return terms.options.ttlMillis();
-    }
-
-    long flags() {
-        return terms.options.flags();
-    }
-
-    /** Returns for how many milliseconds the hold is kept; 0 for not. */
-    long keep() {
-        return terms.options.keepMillis();
-    }
-
-    /** Returns the traceparent of the caller; null if there is none. */
-    byte[] trace() {
-        return trace;
-    }
-
-    WeakReference<?> keeper() {
-        return terms.keeper;
-    }
-
-    /** Returns the place where it blocks its thread; null if it does not, or asks for a permit. */
-    Site site() {
-        return terms.site;
-    }
-
-    /** Tells whether it may wait in the queue: it is not a try. */
-    boolean waits() {
-        return terms.waiting != 0;
-    }
-
-    /** Tells whether no thread waits for it. */
-    boolean async() {
-        return then != null;
     }
 
     @Override
@@ -168,26 +112,27 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Begins, or begins again. */
     void start() {
-        LostException loss = done() || link.closed() ? null : link.lossOf(this);
+        LostException loss = done() || link.closed ? null : link.lossOf(this);
         if (loss != null) {
             finish(loss);
         } else if (!done()) {
             began = System.nanoTime();
-            long patience = began + link.patience();
-            until = end == null || end - patience > 0 ? patience : end;
-            link.dial(this);
+            long patience = began + link.setup.patience();
+            long until = end == null || end - patience > 0 ? patience : end;
+            link.dial(until, this::dialled);
         }
     }
 
-    // ---- connecting ----
-
-    @Override
-    public long until() {
-        return until;
+    private void dialled(Object made) {
+        if (made instanceof Conn conn) {
+            connected(conn);
+        } else {
+            finish(made);
+        }
     }
 
-    @Override
-    public void connected(Conn conn) {
+    /** Asks the daemon, on this connection. */
+    void connected(Conn conn) {
         if (!done()) {
             if (System.nanoTime() - began > NOTABLE) {
                 over(); // connecting has used a part of the wait
@@ -196,41 +141,28 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    @Override
-    public void failed(LockException why) {
-        finish(why);
-    }
-
     // ---- the answer ----
 
     /** Records the call that was sent. The connection's lock is held. */
     void asked(Call c) {
         call = c;
-        c.limit = end == null ? null : System.nanoTime() + left * 1_000_000 + link.timeout();
+        c.limit = end == null ? null : System.nanoTime() + left * 1_000_000 + link.setup.timeout();
     }
 
     /** Handles the end of the call. */
     void answered(Call c) {
-        Answer a = c.answer();
-        if (a.error() != null) {
-            if (a.error().code() == Code.CLOSED) {
-                refused(a.error(), c.hold.conn);
-            } else {
-                finish(a.error());
-            }
-        } else if (a.code() == Codes.OK) {
-            if (c.taken) {
-                tell();
-            }
-        } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
+        Answer a = c.answer;
+        boolean failed = a.code() != Codes.OK && a.code() != Codes.BUSY && a.code() != Codes.TIMEOUT;
+        LockException why = a.error() != null || !failed ? a.error()
+                : link.failure(place(a) < 0 ? a : a.of(terms.keys.text[place(a)]));
+        if (why != null && (why.code() == Code.CLOSED || why.code() == Code.DRAINING)) {
+            refused(why, c.hold.conn);
+        } else if (why != null) {
+            finish(why);
+        } else if (a.code() != Codes.OK) {
             busy(place(a));
-        } else {
-            LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text[place(a)]));
-            if (why.code() == Code.DRAINING) {
-                refused(why, c.hold.conn);
-            } else {
-                finish(why);
-            }
+        } else if (c.taken) {
+            tell();
         }
     }
 
@@ -259,8 +191,8 @@ final class Acquire extends Wait implements Link.Dial {
             dropRest();
             int[] others = IntStream.range(0, ours.length).filter(i -> ours[i] == null).toArray();
             Terms some = new Terms(
-                    terms.keys.at(others), terms.owner, terms.shared, left, terms.options, terms.keeper, terms.site);
-            Acquire r = new Acquire(link, some, trace, this::restEnded);
+                    terms.keys.at(others), terms.owner, left, terms.options, terms.keeper, terms.site, terms.trace);
+            Acquire r = new Acquire(link, some, this::restEnded);
             rest.set(r);
             if (done()) {
                 dropRest(); // this acquire was given up before rest was set
@@ -289,7 +221,7 @@ final class Acquire extends Wait implements Link.Dial {
     private void dropRest() {
         Acquire r = rest.get() == null ? null : rest.getAndSet(null);
         if (r != null && !r.giveUp(null) && r.outcome instanceof Hold[] holds) {
-            holds[0].conn.requests.release(holds, terms.shared, c -> { });
+            holds[0].conn.requests.release(holds, terms.options.shared, c -> { });
         }
     }
 
@@ -311,9 +243,9 @@ final class Acquire extends Wait implements Link.Dial {
             next = new Busy(-1);
         }
         if (terms.keys.many()) {
-            over.conn.requests.release(holds, terms.shared, c -> { });
+            over.conn.requests.release(holds, terms.options.shared, c -> { });
         } else {
-            over.conn.requests.release(over, terms.shared, over.unwanted(), c -> { });
+            over.conn.requests.release(over, terms.options.shared, over.unwanted(), c -> { });
         }
         outcome = next;
         if (next == null) {
@@ -332,7 +264,7 @@ final class Acquire extends Wait implements Link.Dial {
         boolean late = end != null && now - end >= 0;
         if (e.code() == Code.DRAINING) {
             if (drained == null) {
-                drained = now + link.patience();
+                drained = now + link.setup.patience();
             }
             rest = Math.max(1, (long) (pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2)));
             pause = Math.min(250, 2 * pause);
@@ -342,7 +274,7 @@ final class Acquire extends Wait implements Link.Dial {
             cuts = now - conn.since < 1_000_000_000 ? cuts + 1 : 0;
             over = cuts > CUTS || late && (terms.waiting > 0 || cuts > 1) || e.code() != Code.CLOSED;
         }
-        if (over || link.closed()) {
+        if (over || link.closed) {
             finish(e);
             return;
         }
@@ -371,10 +303,6 @@ final class Acquire extends Wait implements Link.Dial {
     @Override
     boolean done() {
         return outcome != null;
-    }
-
-    Object outcome() {
-        return outcome;
     }
 
     /** Sets the outcome, unless there is one. */
@@ -411,9 +339,13 @@ final class Acquire extends Wait implements Link.Dial {
         return true;
     }
 
-    /** Waits for the outcome; an interrupt withdraws the acquire. */
-    Object get() throws InterruptedException {
-        while (true) {
+    /** Waits for the end, unless it was interrupted before; an interrupt withdraws the acquire. Returns this. */
+    Acquire awaited() throws InterruptedException {
+        if (Thread.interrupted()) {
+            throw new InterruptedException();
+        }
+        start();
+        do {
             try {
                 await(null);
             } catch (InterruptedException e) {
@@ -422,18 +354,17 @@ final class Acquire extends Wait implements Link.Dial {
                 }
                 Thread.currentThread().interrupt(); // the acquire ended first
             }
-            if (settled()) {
-                return outcome;
-            }
-        }
+        } while (!settled());
+        return this;
     }
 
-    /** Waits for the outcome, and keeps an interrupt for later. */
-    Object getUninterruptibly() {
+    /** Waits for the end, and keeps an interrupt for later; returns this. */
+    Acquire awaitedUninterruptibly() {
+        start();
         do {
             awaitUninterruptibly(null);
         } while (!settled());
-        return outcome;
+        return this;
     }
 
     /** Tells whether the outcome is final. If it is a hold that is over, the acquire continues. */
@@ -464,28 +395,10 @@ final class Acquire extends Wait implements Link.Dial {
 
     // ---- the result ----
 
-    /** Waits for the end, unless it was interrupted before; returns this. */
-    Acquire awaited() throws InterruptedException {
-        if (Thread.interrupted()) {
-            throw new InterruptedException();
-        }
-        start();
-        get();
-        return this;
-    }
-
-    /** Waits for the end, and keeps an interrupt for later; returns this. */
-    Acquire awaitedUninterruptibly() {
-        start();
-        getUninterruptibly();
-        return this;
-    }
-
     /** Returns the holds, or null if another owner has one of the locks. Throws a failure. */
     Hold[] holds() {
         if (outcome instanceof LockException e) {
-            e.fillInStackTrace(); // it was made on another thread
-            throw e;
+            throw e.here();
         }
         return outcome instanceof Hold[] holds ? holds : null;
     }
@@ -493,8 +406,8 @@ final class Acquire extends Wait implements Link.Dial {
     /** Returns the only hold, and has its loss reported, or null if another owner has the lock. Throws a failure. */
     Hold hold() {
         Hold[] holds = holds();
-        if (holds != null && terms.options.onLost() != null) {
-            holds[0].listen(terms.options.onLost());
+        if (holds != null && terms.options.onLost != null) {
+            holds[0].listen(terms.options.onLost);
         }
         return holds == null ? null : holds[0];
     }
@@ -506,29 +419,28 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /** Returns a lease of the holds. Throws a failure. */
-    Lease must(String why) {
+    Lease must() {
         Lease lease = lease();
         if (lease == null) {
-            throw notAcquired(why);
+            throw notAcquired();
         }
         return lease;
     }
 
     /** Returns the exception for keys that were not acquired. It names the key if the outcome does. */
-    NotAcquiredException notAcquired(String why) {
-        boolean known = outcome instanceof Busy busy && busy.at() >= 0;
-        String which = known ? " (\"" + terms.keys.text[((Busy) outcome).at()] + "\")" : "";
+    NotAcquiredException notAcquired() {
+        String why = terms.waiting < 0 ? "the longest wait that the daemon allows is over"
+                : "not acquired within " + Duration.ofMillis(terms.waiting);
+        String which = outcome instanceof Busy busy && busy.at >= 0 ? " (\"" + terms.keys.text[busy.at] + "\")" : "";
         return new NotAcquiredException(terms.waiting == 0 ? Code.BUSY : Code.TIMEOUT, terms.keys + ": " + why + which);
     }
 
     /** A lease to come. If it is completed in another way, for example cancelled, the acquire is withdrawn. */
     static final class Future extends CompletableFuture<Lease> {
-        private final Link link;
         private final Acquire acquire;
 
         Future(Link link, Keys keys, LockOptions options, long wait) {
-            this.link = link;
-            this.acquire = Acquire.of(link, keys, options, wait, null, () -> link.execute(this::deliver));
+            this.acquire = Acquire.of(link, keys, options, wait, null, null, () -> link.execute(this::deliver));
             whenComplete((lease, e) -> acquire.giveUp(null));
             acquire.start();
         }
@@ -541,15 +453,13 @@ final class Acquire extends Wait implements Link.Dial {
                 }
                 return;
             }
-            Lease lease;
             try {
-                lease = acquire.must("not acquired in time");
+                Lease lease = acquire.must();
+                if (!complete(lease)) { // it was granted after it was cancelled
+                    lease.giveBack();
+                }
             } catch (RuntimeException | Error e) {
                 completeExceptionally(e);
-                return;
-            }
-            if (!complete(lease)) { // it was granted after it was cancelled
-                lease.giveBack();
             }
         }
     }

@@ -68,7 +68,6 @@ final class BootClock {
         }
         long low = 0;
         long high = 0;
-        boolean known = false;
         long before = nano.getAsLong();
         for (int i = 0; uptime != null && i < 5; i++) {
             before = nano.getAsLong();
@@ -77,13 +76,13 @@ final class BootClock {
             if (up < 0) {
                 break;
             }
-            known = true;
             low = up - after;
             high = up + TICK - before;
             if (after - before < 1_000_000) {
                 break; // this thread was not paused in between
             }
         }
+        boolean known = high > low;
         long drift = wall.getAsLong() - nano.getAsLong();
         if (known && old != null && low <= old.high && old.low <= high) {
             low = Math.max(low, old.low);

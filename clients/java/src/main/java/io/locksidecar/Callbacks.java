@@ -1,6 +1,5 @@
 package io.locksidecar;
 
-import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
@@ -13,13 +12,12 @@ import java.util.concurrent.atomic.AtomicBoolean;
  * <p>Callbacks may block, and even wait for one another. So if no callback of the queue has started for a while, one more
  * thread starts. It runs the queued callbacks and ends. Blocking callbacks delay those behind them, but never stop them.
  */
-final class Callbacks implements Executor {
+final class Callbacks {
     /** The number of threads, unless callbacks block for long. */
     static final int THREADS = 64;
     /** Milliseconds after which a queue that makes no progress gets one more thread. */
     static final long PAUSE = 1000;
 
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
     private static final long IDLE = 10; // seconds
 
     private final String name;
@@ -35,14 +33,14 @@ final class Callbacks implements Executor {
         pool.allowCoreThreadTimeOut(true);
     }
 
-    private static Thread thread(Runnable r, String name) {
+    /** Returns a daemon thread that is not started. */
+    static Thread thread(Runnable r, String name) {
         Thread t = new Thread(r, name);
         t.setDaemon(true);
         return t;
     }
 
-    @Override
-    public void execute(Runnable callback) {
+    void execute(Runnable callback) {
         pool.execute(callback);
         if (!queue.isEmpty() && pool.getPoolSize() == pool.getMaximumPoolSize()) {
             watch();
@@ -61,7 +59,7 @@ final class Callbacks implements Executor {
                 thread(this::checkQueue, name + "-watch").start();
             } catch (RuntimeException | Error e) { // the next callback that is queued tries it again
                 watched.set(false);
-                LOG.log(System.Logger.Level.WARNING, "cannot start the thread that watches callbacks", e);
+                Link.LOG.log(System.Logger.Level.WARNING, "cannot start the thread that watches callbacks", e);
             }
         }
     }
@@ -77,7 +75,7 @@ final class Callbacks implements Executor {
             } catch (InterruptedException e) {
                 continue; // the program has interrupted its whole thread group
             } catch (RuntimeException | Error e) {
-                LOG.log(System.Logger.Level.WARNING, "cannot start a thread for a callback", e);
+                Link.LOG.log(System.Logger.Level.WARNING, "cannot start a thread for a callback", e);
             }
             first = queue.peek();
         }

@@ -1,6 +1,6 @@
 package io.locksidecar;
 
-import java.util.Map;
+import java.util.List;
 
 /** The numbers of PROTOCOL.md, section 5, except for the codes of failures: see {@link LockException.Code}. */
 final class Codes {
@@ -21,7 +21,6 @@ final class Codes {
 
     static final int LOST = 64;
     static final int KEEPALIVE = 65;
-    static final int GOING_AWAY = 66;
     static final int FATAL = 67;
     static final int RELEASE_FAILED = 68;
 
@@ -63,20 +62,13 @@ final class Codes {
     static final int MAX_NAME = 128;
     static final long MAX_WAIT = 1L << 40;
 
-    static final Map<Integer, String> REASONS = Map.of(
-            1, "expired",
-            2, "gone",
-            3, "fixed_end",
-            4, "forced",
-            5, "session",
-            6, "shutdown",
-            7, "too_long",
-            8, "silent");
+    /** The reasons of a loss; the number of the first is 1. */
+    static final List<String> REASONS =
+            List.of("expired", "gone", "fixed_end", "forced", "session", "shutdown", "too_long", "silent");
 
     private Codes() {}
 
     static String reason(long reason) {
-        String name = reason > Integer.MAX_VALUE ? null : REASONS.get((int) reason);
-        return name == null ? "reason " + reason : name;
+        return reason > 0 && reason <= REASONS.size() ? REASONS.get((int) reason - 1) : "reason " + reason;
     }
 }

@@ -1,10 +1,7 @@
 package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Wait.Answer;
-import io.locksidecar.Wait.Call;
 import java.io.IOException;
-import java.nio.ByteBuffer;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.SocketChannel;
 import java.util.ArrayList;
@@ -12,7 +9,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * One session: its requests and its holds. It is never used again after its end.
@@ -26,7 +22,6 @@ import java.util.concurrent.locks.ReentrantLock;
  * otherwise. No code of the user runs while it is held, and nothing waits while it is held.
  */
 final class Conn {
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
     /** Nanoseconds between two checks for calls that were not answered in time. */
     private static final long LOOK = 500_000_000;
     /** Maximum number of reads before the rest of the reader's work. */
@@ -37,29 +32,32 @@ final class Conn {
     private static final long SHORT = 10_000_000;
     private static final long SECOND = 1_000_000_000;
 
-    final ReentrantLock mu = new ReentrantLock();
+    final Mutex mu = new Mutex();
     /** The reason for the end of the connection. From then on nothing is held. */
     volatile LockException dead;
     /** System.nanoTime of its beginning. */
     final long since = System.nanoTime();
     final Requests requests;
-    private final Link link;
+    final Link link;
     private final SelectionKey key;
     private final IoThread io;
-    private final Outbox out;
-    private final Holds holds;
-    private final Incoming incoming;
+    final Outbox out;
+    final Holds holds;
+    final Incoming incoming;
     /** The calls in flight, by id. */
     final Map<Long, Call> pending = new HashMap<>();
     /** The withdrawn acquires whose result is not known, by hold. The next acquire of that hold waits for it. */
     final Map<Hold.Id, Integer> leaving = new HashMap<>();
     /** Tasks that wait until everything that has arrived was read. */
-    private final List<Runnable> caughtUp = new ArrayList<>();
+    final List<Runnable> caughtUp = new ArrayList<>();
     /** The tasks that were added before the present reading. */
-    private List<Runnable> looking = new ArrayList<>();
+    private final List<Runnable> looking = new ArrayList<>();
     /** Calls that have ended. They are handled after mu is released. */
     private List<Call> ended = new ArrayList<>();
-    /** Acquires to be given up, and losses to be reported. They follow the ended calls, so that no listener delays a caller. */
+    /**
+     * Acquires to be given up, losses to be reported, and tasks that have waited for the reading. They follow the ended calls,
+     * so that no listener delays a caller.
+     */
     private List<Runnable> told = new ArrayList<>();
     /** System.nanoTime of the next check for calls without an answer. */
     private long lookAt = since + LOOK;
@@ -88,72 +86,35 @@ final class Conn {
         this.key = key;
         this.io = io;
         this.reader = io;
-        this.out = new Outbox(mu, channel, this::wakeReader);
+        this.out = new Outbox(this, channel);
         this.holds = new Holds(link, r -> told.add(r));
-        this.incoming = new Incoming(this, holds, channel);
-        this.requests = new Requests(this, out, holds);
-    }
-
-    Link link() {
-        return link;
-    }
-
-    Incoming.Welcome welcome() {
-        return incoming.welcome();
-    }
-
-    /** Sets the time until which an answer is expected. */
-    void limit(Call c) {
-        mu.lock();
-        try {
-            c.limit = System.nanoTime() + link.timeout();
-        } finally {
-            mu.unlock();
-        }
+        this.incoming = new Incoming(this, channel);
+        this.requests = new Requests(this);
     }
 
     /** Returns the owner's hold on this connection; null if there is none, or if it is known to be over. */
     Hold find(Hold.Id id) {
         mu.lock();
-        try {
-            return holds.get(id);
-        } finally {
-            mu.unlock();
+        try (mu) {
+            return holds.table.get(id);
         }
     }
 
     /** Returns a hold of the key that belongs to the current thread; null without one. */
     Hold inThread(String name) {
         mu.lock();
-        try {
-            return holds.inThread(name, Owner.ofThread());
-        } finally {
-            mu.unlock();
-        }
-    }
-
-    /** Applies one payload. */
-    void apply(ByteBuffer payload) {
-        mu.lock();
-        try {
-            incoming.apply(payload);
-        } finally {
-            mu.unlock();
+        try (mu) {
+            return holds.table.inThread(name, Owner.ofThread()).stream().findFirst().orElse(null);
         }
     }
 
     /** Counts a withdrawn acquire, by 1, and by -1 when its result is known. mu is held. */
     void leaves(Call c, int by) {
-        if (c.asker.keys().permits > 0) {
+        if (c.asker.terms.keys().permits > 0) {
             return; // another acquire of a permit is never granted this one
         }
-        for (Hold.Id id : c.asker.ids()) {
-            int count = leaving.getOrDefault(id, 0) + by;
-            if (count > 0) {
-                leaving.put(id, count);
-            } else {
-                leaving.remove(id);
-            }
+        for (Hold.Id id : c.asker.ids) {
+            leaving.merge(id, by, (count, more) -> count + more > 0 ? (Integer) (count + more) : null);
         }
     }
 
@@ -178,14 +139,12 @@ final class Conn {
             return false;
         }
         mu.lock();
-        try {
+        try (mu) {
             if (reader != null || dead != null) {
                 return false;
             }
             reader = me;
             led = true;
-        } finally {
-            mu.unlock();
         }
         w.reads = this;
         try {
@@ -207,13 +166,11 @@ final class Conn {
     private void leave() {
         boolean needed;
         mu.lock();
-        try {
+        try (mu) {
             reader = null;
             led = true;
             needed = asleep || dead != null || due();
             asleep = false;
-        } finally {
-            mu.unlock();
         }
         if (needed) {
             io.poke();
@@ -250,7 +207,7 @@ final class Conn {
     /** Makes the I/O thread the reader if there must be one, and returns 0; else returns for how many nanoseconds it sleeps. */
     long take() {
         mu.lock();
-        try {
+        try (mu) {
             if (reader == null && (due() || !led)) {
                 reader = io;
             }
@@ -260,8 +217,6 @@ final class Conn {
             asleep = reader != null && !led; // a caller has been reading for a whole tick
             led = false;
             return asleep ? SECOND : reader != null ? TICK : SHORT;
-        } finally {
-            mu.unlock();
         }
     }
 
@@ -282,11 +237,9 @@ final class Conn {
             boolean writing;
             long rest;
             mu.lock();
-            try {
+            try (mu) {
                 writing = out.goOn();
                 rest = patience();
-            } finally {
-                mu.unlock();
             }
             int ops = writing ? SelectionKey.OP_READ | SelectionKey.OP_WRITE : SelectionKey.OP_READ;
             if (key.interestOps() != ops) {
@@ -298,10 +251,10 @@ final class Conn {
             die(link.placed(e), "connection");
         } catch (IOException e) {
             die(new UnavailableException(Code.CLOSED,
-                    "the connection to the daemon at " + link.path() + " failed: " + e.getMessage(), e), "connection");
+                    "the connection to the daemon at " + link.setup.path() + " failed: " + e.getMessage(), e), "connection");
         } catch (RuntimeException | Error e) {
-            LOG.log(System.Logger.Level.ERROR, "locksidecar cannot read its connection", e);
-            link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e));
+            Link.LOG.log(System.Logger.Level.ERROR, "locksidecar cannot read its connection", e);
+            link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e), "connection");
         }
     }
 
@@ -313,9 +266,8 @@ final class Conn {
         for (int i = 0; i < READS && more && dead == null; i++) {
             int n = incoming.read();
             heard |= n > 0;
-            List<Runnable> waited = List.of();
             mu.lock();
-            try {
+            try (mu) {
                 if (i == 0) {
                     looking.addAll(caughtUp);
                     caughtUp.clear();
@@ -325,19 +277,13 @@ final class Conn {
                 }
                 more = incoming.apply();
                 if (!more) {
-                    waited = looking;
-                    looking = waited.isEmpty() ? waited : new ArrayList<>();
                     hangs = sweep(seen);
+                    told.addAll(looking);
+                    looking.clear();
                 }
-                lastWords(out.failed());
-            } finally {
-                mu.unlock();
+                lastWords(out.failed);
             }
-            try {
-                flush(!more);
-            } finally {
-                Link.each(waited, Runnable::run);
-            }
+            flush(!more);
         }
         if (hangs) {
             die(link.silent(), "connection");
@@ -381,17 +327,15 @@ final class Conn {
      */
     void lapse(Hold hold) {
         mu.lock();
-        try {
+        try (mu) {
             long now = BootClock.SYSTEM.now();
             if (hold.over || dead != null || now < hold.valid) {
                 return;
             }
             holds.lose(hold, hold.reasonAt(now));
             giveBack(hold);
-        } finally {
-            mu.unlock();
         }
-        flush();
+        flush(false);
     }
 
     /**
@@ -413,8 +357,8 @@ final class Conn {
 
     /** Returns the System.nanoTime until which there is nothing to do if nothing is read. */
     private long patientUntil() {
-        long third = link.timeout() / 3;
-        return probedAt == null ? quietSince + third : probedAt + link.timeout() - third;
+        long third = link.setup.timeout() / 3;
+        return probedAt == null ? quietSince + third : probedAt + link.setup.timeout() - third;
     }
 
     private void expire(long t) {
@@ -436,31 +380,29 @@ final class Conn {
         if (!caughtUp.isEmpty() || !looking.isEmpty()) {
             return 1;
         }
-        long soonest = holds.soonest();
+        long soonest = holds.soonest;
         long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
-        long most = Math.min(1000, link.timeout() / 3_000_000);
+        long most = Math.min(1000, link.setup.timeout() / 3_000_000);
         if (!pending.isEmpty()) {
             left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
         }
         return Math.max(1, Math.min(most, left));
     }
 
-    /** Writes the added requests, and wakes waiting threads. mu is not held. */
-    private void flush() {
-        flush(false);
-    }
-
-    /** Like flush; last if the thread is the reader and will not read again in its present turn. */
+    /**
+     * Writes the added requests, and wakes waiting threads; last if the thread is the reader and will not read again in its
+     * present turn. mu is not held.
+     */
     private void flush(boolean last) {
         List<Call> now = List.of();
         List<Runnable> then = List.of();
         boolean write;
         mu.lock();
-        try {
+        try (mu) {
             if (!ended.isEmpty()) {
                 now = ended;
                 ended = new ArrayList<>(1);
-                out.crowd(now.size());
+                out.crowd = now.size();
             }
             if (!told.isEmpty()) {
                 then = told;
@@ -474,8 +416,6 @@ final class Conn {
                 answered = false;
             }
             write = !out.isEmpty();
-        } finally {
-            mu.unlock();
         }
         if (write) {
             out.flush(false);
@@ -489,21 +429,6 @@ final class Conn {
 
     // ---- for callers ----
 
-    /** Runs r as whenCaughtUp does. mu is held, and the caller wakes the reader afterwards. */
-    void whenCaughtUpLocked(Runnable r) {
-        caughtUp.add(r);
-    }
-
-    /** Returns the number of requests that wait for their replies. */
-    int inFlight() {
-        mu.lock();
-        try {
-            return pending.size();
-        } finally {
-            mu.unlock();
-        }
-    }
-
     /**
      * Waits for a short time until everything that has arrived was read, because it may extend holds. Does nothing on
      * the thread that reads.
@@ -512,8 +437,8 @@ final class Conn {
         if (Thread.currentThread() == reader || Thread.currentThread() == io) {
             return; // it runs a callback, because the program's executor does so
         }
-        Wait.Flag read = new Wait.Flag(this);
-        whenCaughtUp(read::set);
+        Wait.Value<Boolean> read = new Wait.Value<>(this);
+        whenCaughtUp(() -> read.set(true));
         read.awaitUninterruptibly(System.nanoTime() + LOOK);
     }
 
@@ -523,13 +448,11 @@ final class Conn {
     void whenCaughtUp(Runnable r) {
         boolean late;
         mu.lock();
-        try {
+        try (mu) {
             late = dead != null;
             if (!late) {
                 caughtUp.add(r);
             }
-        } finally {
-            mu.unlock();
         }
         if (late) {
             r.run();
@@ -540,9 +463,8 @@ final class Conn {
 
     /** Ends the connection: every call fails, every hold is lost. Idempotent; does not block. */
     void die(LockException why, String reason) {
-        List<Runnable> waiting;
         mu.lock();
-        try {
+        try (mu) {
             if (dead != null) {
                 return;
             }
@@ -553,20 +475,14 @@ final class Conn {
             }
             pending.clear();
             leaving.clear();
-            looking.addAll(caughtUp);
+            told.addAll(looking);
+            told.addAll(caughtUp);
+            looking.clear();
             caughtUp.clear();
-            waiting = looking;
-            looking = new ArrayList<>();
-        } finally {
-            mu.unlock();
         }
         wakeReader();
         io.poke();
-        try {
-            flush();
-        } finally {
-            Link.each(waiting, Runnable::run);
-        }
+        flush(false);
     }
 
     /** Makes an error from the one that has ended the connection. */

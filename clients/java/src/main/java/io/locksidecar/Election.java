@@ -7,7 +7,6 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executor;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * A candidate for leadership, made by {@link Sidecar#election}. It campaigns until it is stopped, and leads for one
@@ -72,34 +71,30 @@ public final class Election implements AutoCloseable {
         default void onLost(Term term, Optional<LostException> reason) throws Exception {}
     }
 
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
     /** Milliseconds between two failed attempts: the first pause, and the longest. */
     private static final long PAUSE = 20;
     private static final long LONGEST = 2000;
-
-    private enum State { NEW, STARTED, RUNNING, OVER }
 
     private final Link link;
     private final Keys key;
     private final LockOptions options;
     private final Listener listener;
-    private final ReentrantLock mu = new ReentrantLock();
+    private final Mutex mu = new Mutex();
     private final CountDownLatch over = new CountDownLatch(1);
-    private State state = State.NEW; // mu
+    private boolean entered; // mu
     private Acquire asking; // mu
+    /** The thread that campaigns; null before and after that. */
     private Thread campaigner; // mu
     private volatile boolean stopped; // written under mu
-    private volatile Term term; // written under mu
-    private volatile Work work;
+    private volatile Work work; // written under mu; null without a term
     private volatile Throwable failure;
 
     /** The campaign waits for this if it does not wait for the lock. */
     private final Wait turn = new Wait() {
         @Override
         boolean done() {
-            Term t = term;
             Work w = work;
-            return t == null ? stopped : t.over() || w != null && w.thrown != null;
+            return w == null ? stopped : w.term.over() || w.thrown != null;
         }
     };
 
@@ -131,11 +126,11 @@ public final class Election implements AutoCloseable {
 
     /** Returns the hold of the term of this client whose onElected runs in a thread; null if there is none. */
     static Hold termIn(Thread thread, Link link) {
-        return thread instanceof Work work && work.term.hold.conn.link() == link ? work.term.hold : null;
+        return thread instanceof Work work && work.term.hold.conn.link == link ? work.term.hold : null;
     }
 
     Election(Link link, Keys key, Listener listener, LockOptions options) {
-        if (options.isShared() || options.flags() != 0 || options.owner() != null || options.isByThread()) {
+        if (options.shared || options.flags() != 0 || options.owner != null || options.byThread) {
             throw new LockException(
                     Code.INVALID, "an election's lock is exclusive, renewed by the daemon, and its own owner");
         }
@@ -184,11 +179,7 @@ public final class Election implements AutoCloseable {
      * @throws IllegalStateException if this election has campaigned before
      */
     public Election start() {
-        return start(task -> {
-            Thread t = new Thread(task, "locksidecar-election");
-            t.setDaemon(true);
-            t.start();
-        });
+        return start(task -> Callbacks.thread(task, "locksidecar-election").start());
     }
 
     /**
@@ -207,11 +198,11 @@ public final class Election implements AutoCloseable {
                     Thread.currentThread().interrupt(); // for the executor
                 }
                 if (failure != null) {
-                    LOG.log(System.Logger.Level.ERROR, this + ": the campaign has ended", failure);
+                    Link.LOG.log(System.Logger.Level.ERROR, this + ": the campaign has ended", failure);
                 }
             });
         } catch (RuntimeException | Error e) {
-            end();
+            stop();
             throw e;
         }
         return this;
@@ -222,9 +213,9 @@ public final class Election implements AutoCloseable {
      * when the listener has returned.
      */
     public void resign() {
-        Term t = term;
-        if (t != null) {
-            t.giveUp();
+        Work w = work;
+        if (w != null) {
+            w.term.giveUp();
         }
     }
 
@@ -235,14 +226,9 @@ public final class Election implements AutoCloseable {
     public void stop() {
         Acquire a;
         mu.lock();
-        try {
+        try (mu) {
             stopped = true;
             a = asking;
-            if (state == State.STARTED) {
-                end(); // no thread has started with it yet
-            }
-        } finally {
-            mu.unlock();
         }
         if (a != null) {
             a.giveUp(new NotAcquiredException(Code.CANCELED, "the election is stopped"));
@@ -260,7 +246,7 @@ public final class Election implements AutoCloseable {
         stop();
         mu.lock();
         Thread me = Thread.currentThread();
-        boolean waits = state == State.RUNNING && me != campaigner && me != work;
+        boolean waits = campaigner != null && me != campaigner && me != work;
         mu.unlock();
         if (waits) {
             try {
@@ -287,7 +273,7 @@ public final class Election implements AutoCloseable {
      * @return the term; empty while this candidate does not lead
      */
     public Optional<Term> term() {
-        return Optional.ofNullable(term).filter(Term::isValid);
+        return Optional.ofNullable(work).map(w -> w.term).filter(Term::isValid);
     }
 
     /**
@@ -307,27 +293,11 @@ public final class Election implements AutoCloseable {
     /** Begins to campaign. The caller runs campaign on any thread after that. */
     private void enter() {
         mu.lock();
-        try {
-            if (state != State.NEW) {
+        try (mu) {
+            if (entered) {
                 throw new IllegalStateException("an election campaigns once");
             }
-            state = State.STARTED;
-            if (stopped) {
-                end();
-            }
-        } finally {
-            mu.unlock();
-        }
-    }
-
-    private void end() {
-        mu.lock();
-        try {
-            state = State.OVER;
-            campaigner = null;
-            over.countDown();
-        } finally {
-            mu.unlock();
+            entered = true;
         }
     }
 
@@ -344,14 +314,11 @@ public final class Election implements AutoCloseable {
     /** Campaigns until it is stopped or has failed; true if it was interrupted. */
     private boolean campaign() {
         mu.lock();
-        try {
-            if (state != State.STARTED) {
+        try (mu) {
+            if (stopped) {
                 return false;
             }
-            state = State.RUNNING;
             campaigner = Thread.currentThread();
-        } finally {
-            mu.unlock();
         }
         boolean interrupted = false;
         try {
@@ -366,7 +333,10 @@ public final class Election implements AutoCloseable {
         } catch (Throwable e) {
             fail(e);
         } finally {
-            end();
+            mu.lock();
+            campaigner = null;
+            mu.unlock();
+            over.countDown();
         }
         return interrupted;
     }
@@ -385,11 +355,11 @@ public final class Election implements AutoCloseable {
                 if (stopped) {
                     return null;
                 }
-                if (!mends(e) || link.closed()) {
+                if (!mends(e) || link.closed) {
                     throw e;
                 }
                 if (!said) {
-                    LOG.log(System.Logger.Level.INFO, "Election[" + key() + "] continues: " + e.getMessage());
+                    Link.LOG.log(System.Logger.Level.INFO, "Election[" + key() + "] continues: " + e.getMessage());
                 }
                 said = true;
             }
@@ -412,11 +382,9 @@ public final class Election implements AutoCloseable {
     /** Makes the next acquire, unless the election is stopped. */
     private boolean ask() {
         mu.lock();
-        try {
-            asking = stopped ? null : Acquire.of(link, key, options, -1, this, null);
+        try (mu) {
+            asking = stopped ? null : Acquire.of(link, key, options, -1, "Election[" + key() + "]", null, null);
             return asking != null;
-        } finally {
-            mu.unlock();
         }
     }
 
@@ -425,12 +393,10 @@ public final class Election implements AutoCloseable {
         Term t = new Term(hold, turn::wake);
         Work w = new Work(t);
         boolean interrupted = false;
-        boolean started = false;
         try {
             t.watch();
             if (enter(t, w)) {
                 w.start();
-                started = true;
                 turn.await(null);
             }
         } catch (InterruptedException e) {
@@ -442,15 +408,13 @@ public final class Election implements AutoCloseable {
             fail(w.thrown);
         }
         t.giveUp();
-        if (started) {
-            w.interrupt();
-            if (!w.begun.compareAndSet(null, false)) {
-                tell(t);
-            }
-            interrupted |= join(w);
-            if (w.thrown != null && w.thrown != failure && !isEnd(t, w.thrown)) {
-                fail(w.thrown);
-            }
+        w.interrupt(); // it, and what follows, changes nothing if the thread was not started
+        if (!w.begun.compareAndSet(null, false)) {
+            tell(t);
+        }
+        interrupted |= Wait.join(w, Long.MAX_VALUE);
+        if (w.thrown != null && w.thrown != failure && !isEnd(t, w.thrown)) {
+            fail(w.thrown);
         }
         leave(hold);
         if (interrupted) {
@@ -461,29 +425,25 @@ public final class Election implements AutoCloseable {
     /** Begins a term; false if it is over already. */
     private boolean enter(Term t, Work w) {
         mu.lock();
-        try {
+        try (mu) {
             work = w;
-            term = t;
             asking = null;
             if (stopped) {
                 t.giveUp();
             }
             return !t.over();
-        } finally {
-            mu.unlock();
         }
     }
 
     /** Ends a term after its work has ended. */
     private void leave(Hold hold) {
         mu.lock();
-        term = null;
         work = null;
         mu.unlock();
         try {
             hold.release(false, 0);
         } catch (NotHeldException e) {
-            LOG.log(System.Logger.Level.DEBUG, e.getMessage()); // its owner was told, or the term was ending anyway
+            Link.LOG.log(System.Logger.Level.DEBUG, e.getMessage()); // its owner was told, or the term was ending anyway
         }
     }
 
@@ -495,28 +455,14 @@ public final class Election implements AutoCloseable {
         }
     }
 
-    /** Waits for a thread to end, in any case; true if this thread was interrupted. */
-    private static boolean join(Thread t) {
-        boolean interrupted = false;
-        while (true) {
-            try {
-                t.join();
-                return interrupted;
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
-        }
-    }
-
     /** Tells whether the exception of onElected only says that its term is over. */
     private static boolean isEnd(Term t, Throwable thrown) {
-        Throwable e = thrown;
-        for (int depth = 0; e != null && depth < 100; depth++) {
+        int depth = 0;
+        for (Throwable e = thrown; e != null && depth < 100; e = e.getCause(), depth++) {
             if (e instanceof InterruptedException || e instanceof ClosedByInterruptException
                     || e instanceof LostException loss && loss.key().equals(t.key()) && loss.fence() == t.fence()) {
                 return true;
             }
-            e = e.getCause();
         }
         return false;
     }

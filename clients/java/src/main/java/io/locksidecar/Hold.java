@@ -2,13 +2,11 @@ package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
 import io.locksidecar.Requests.Left;
-import io.locksidecar.Wait.Answer;
-import io.locksidecar.Wait.Call;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
-import java.util.Arrays;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Optional;
-import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
 /**
@@ -16,7 +14,6 @@ import java.util.function.Consumer;
  * The connection's lock guards the fields; volatile ones may be read without it.
  */
 final class Hold {
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
 
     /**
      * The identity of a hold on a connection, and in a client. An owner has a key's lock once, but may have several
@@ -26,9 +23,9 @@ final class Hold {
         /** Replaces the fence of a permit that is not granted yet. */
         private static final long ASKED = -1;
 
-        private final String key;
-        private final long owner;
-        private final long permit;
+        final String key;
+        final long owner;
+        final long permit;
         private final int hash;
 
         Id(String key, long owner, long permit) {
@@ -36,14 +33,6 @@ final class Hold {
             this.owner = owner;
             this.permit = permit;
             this.hash = 31 * (31 * key.hashCode() + Long.hashCode(owner)) + Long.hashCode(permit);
-        }
-
-        String key() {
-            return key;
-        }
-
-        long owner() {
-            return owner;
         }
 
         // A record's own methods take several times as long until the second compiler has seen them.
@@ -70,15 +59,14 @@ final class Hold {
     }
 
     final Conn conn;
-    final Id id;
+    /** Changes when a permit is granted. */
+    Id id;
     /** The key in UTF-8. */
     final byte[] name;
     /** The thread or Owner that must be told of a loss when it unlocks; null for a lease that has no other name. */
     final WeakReference<?> keeper;
     /** The place where it was acquired, if one thread is expected to release it; else null. */
     final Holds.Site site;
-    /** The next hold of the same key and thread. */
-    Hold beside;
     /** For how many milliseconds after the grant it is kept, even if it is released; 0 for not. */
     final long keep;
     /** The handle or lease that alone can release it; null if others can, or before it is known. */
@@ -102,35 +90,22 @@ final class Hold {
     /** The reason, once it was lost. */
     volatile String lost;
     /** Are told of the loss, each once. */
-    @SuppressWarnings({"unchecked", "rawtypes"})
-    Consumer<LostException>[] tell = new Consumer[0];
+    List<Consumer<LostException>> tell = List.of();
 
     /** Is told of every loss, even when the client is closed; at once, on any thread, and must not block. */
     Runnable watcher;
 
-    private CompletableFuture<LostException> stage;
-
     /** Makes the hold of a key that an acquire asks for. */
     Hold(Conn conn, Acquire asked, int key) {
+        Acquire.Terms terms = asked.terms;
         this.conn = conn;
-        this.id = asked.ids()[key];
-        this.name = asked.keys().utf8[key];
-        this.shared = asked.shared();
-        this.fixed = (asked.flags() & Codes.FIXED) != 0;
-        this.keep = asked.keep();
-        this.keeper = asked.keeper();
-        this.site = asked.site() == null || asked.site().named() ? null : asked.site();
-    }
-
-    private Hold(Hold asked, long permit) {
-        this.conn = asked.conn;
-        this.id = new Id(asked.id.key, asked.id.owner, permit);
-        this.name = asked.name;
-        this.fixed = asked.fixed;
-        this.keep = asked.keep;
-        this.keeper = null;
-        this.site = null;
-        this.fence = permit;
+        this.id = asked.ids[key];
+        this.name = terms.keys().utf8[key];
+        this.shared = terms.options().shared;
+        this.fixed = terms.options().fixed;
+        this.keep = terms.options().keep;
+        this.keeper = terms.keeper();
+        this.site = terms.site() == null || terms.site().named() ? null : terms.site();
     }
 
     /** Records what can release it: the lease alone, unless its owner has a name or is the thread. */
@@ -140,33 +115,15 @@ final class Hold {
         }
     }
 
-    /** Removes another hold from the chain that begins here, and returns this; see {@link #beside}. */
-    Hold without(Hold other) {
-        for (Hold h = this; h.beside != null; h = h.beside) {
-            if (h.beside == other) {
-                h.beside = other.beside;
-                break;
-            }
-        }
-        return this;
-    }
-
     boolean isPermit() {
         return id.permit != 0;
-    }
-
-    /** Returns the hold of a granted permit that was requested as this. */
-    Hold permit(long permit) {
-        return new Hold(this, permit);
     }
 
     /** Returns how often its owner acquired it in a mode. */
     int count(boolean asShared) {
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             return asShared ? reads : writes;
-        } finally {
-            conn.mu.unlock();
         }
     }
 
@@ -175,13 +132,10 @@ final class Hold {
         return keep == 0 ? 0 : Codes.NOW;
     }
 
-    /** Counts an acquire. */
-    void enter(boolean asShared) {
-        if (asShared) {
-            reads++;
-        } else {
-            writes++;
-        }
+    /** Counts acquires of its owner; negative for releases. */
+    void count(boolean asShared, int by) {
+        writes += asShared ? 0 : by;
+        reads += asShared ? by : 0;
     }
 
     /** Records that the hold is valid until then. Earlier statements stay true. */
@@ -247,37 +201,29 @@ final class Hold {
      */
     boolean release(boolean asShared, int flags) {
         held();
-        return released(conn.requests.release(this, asShared, flags, null), flags);
-    }
-
-    /** Waits for the end of a release that was sent. The result is as for release. */
-    boolean released(Object left, int flags) {
-        if (left == Left.NOT_OWNED) {
-            return false;
-        }
+        Object left = conn.requests.release(this, asShared, flags, null);
         if (left == Left.LOST) {
             throw notHeld();
         }
         if (flags != Codes.QUIET && left instanceof Call c) {
             logUnconfirmed(answer(c));
         }
-        return true;
+        return left != Left.NOT_OWNED;
     }
 
     /** Logs that a release was not confirmed; throws other failures. Null is none. */
     static void logUnconfirmed(LockException why) {
         if (why != null && why.code() == Code.UNKNOWN) {
-            LOG.log(System.Logger.Level.INFO, why.getMessage());
+            Link.LOG.log(System.Logger.Level.INFO, why.getMessage());
         } else if (why != null) {
-            why.fillInStackTrace(); // it may have been made on another thread
-            throw why;
+            throw why.here();
         }
     }
 
     /** Sends a renewal. A ttl of 0 keeps its TTL. */
     Call renew(long ttl) {
-        Call c = new Call(Codes.RENEW, this, null, null);
-        conn.requests.send(c, name, id.owner(), fence, ttl);
+        Call c = new Call(Codes.RENEW, null, null, this);
+        conn.requests.send(c, name, id.owner, fence, ttl);
         return c;
     }
 
@@ -285,18 +231,16 @@ final class Hold {
     void must(Call c) {
         LockException why = answer(c);
         if (why != null) {
-            why.fillInStackTrace(); // it may have been made on another thread
-            throw why;
+            throw why.here();
         }
     }
 
     /** Waits for the answer of a call about this hold, and returns its failure, or null. */
     LockException answer(Call c) {
-        Link link = conn.link();
-        if (c.awaitUninterruptibly(System.nanoTime() + link.timeout())) {
+        if (c.awaitUninterruptibly(System.nanoTime() + conn.link.setup.timeout())) {
             return failure(c);
         }
-        return isRelease(c) ? unconfirmed(link.silent()) : link.silent();
+        return isRelease(c) ? unconfirmed(conn.link.silent()) : conn.link.silent();
     }
 
     private static boolean isRelease(Call c) {
@@ -309,7 +253,7 @@ final class Hold {
 
     /** Returns the failure of a call about this hold that has ended, or null. */
     LockException failure(Call c) {
-        Answer a = c.answer();
+        Answer a = c.answer;
         boolean release = isRelease(c);
         String why = lost;
         if (c.failedWith(Code.CLOSED)) { // the end of the connection also releases
@@ -322,7 +266,7 @@ final class Hold {
             return loss(why == null ? "gone" : why);
         }
         if (a.code() != Codes.OK) {
-            return conn.link().failure(a);
+            return conn.link.failure(a);
         }
         if (!release && why != null) {
             return loss(why); // it was lost during the wait for the answer
@@ -339,7 +283,7 @@ final class Hold {
                 return hold.loss("gone");
             }
             if (c.codes[i] != Codes.OK && first == null) {
-                first = hold.conn.link().failure(new Answer(c.codes[i], "released", 0, null).of(hold.id.key()));
+                first = hold.conn.link.failure(new Answer(c.codes[i], "released", 0, null).of(hold.id.key));
             }
         }
         return first;
@@ -371,70 +315,36 @@ final class Hold {
         return (isPermit() ? "permit of \"" : "lock \"") + id.key + '"';
     }
 
-    /** Returns a stage that a loss completes, with an exception of its own. */
-    CompletableFuture<LostException> onLost() {
-        CompletableFuture<LostException> one;
-        String why;
-        conn.mu.lock();
-        try {
-            if (stage == null) {
-                stage = new CompletableFuture<>();
-                if (lost == null) {
-                    add(stage::complete);
-                }
-            }
-            one = stage;
-            why = lost;
-        } finally {
-            conn.mu.unlock();
-        }
-        if (why != null && !why.equals("closed")) {
-            conn.link().tell(one::complete, loss(why));
-        }
-        return one.thenApply(loss -> loss(loss.reason()));
-    }
-
-    /** Begins to report the loss to a listener; at once if it was lost already. */
+    /** Begins to report the loss to a listener, unless it is told already; at once if it was lost before. */
     void listen(Consumer<LostException> listener) {
         String why;
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             why = lost;
-            if (why == null) {
-                add(listener);
+            if (why == null && tell.stream().noneMatch(one -> one == listener)) {
+                tell = new ArrayList<>(tell);
+                tell.add(listener);
             }
-        } finally {
-            conn.mu.unlock();
         }
         if (why != null && !why.equals("closed")) {
-            conn.link().tell(listener, loss(why));
+            conn.link.tell(listener, loss(why));
         }
-    }
-
-    /** Adds a listener of the loss, unless it is there. The connection's lock is held. */
-    private void add(Consumer<LostException> listener) {
-        for (Consumer<LostException> one : tell) {
-            if (one == listener) {
-                return;
-            }
-        }
-        tell = Arrays.copyOf(tell, tell.length + 1);
-        tell[tell.length - 1] = listener;
     }
 
     /**
      * Forgets the listeners of the loss, because they may refer to the lease that could release it. The connection's
      * lock is held.
      */
-    @SuppressWarnings({"unchecked", "rawtypes"})
     void forgetListeners() {
-        tell = new Consumer[0];
+        tell = List.of();
         watcher = null;
     }
 
-    /** Removes a listener. The connection's lock is held. */
-    @SuppressWarnings({"unchecked", "rawtypes"})
+    /** Removes a listener while its owner holds it; after the last release, the release may still fail. */
     void unlisten(Consumer<LostException> listener) {
-        tell = Arrays.stream(tell).filter(one -> one != listener).toArray(Consumer[]::new);
+        conn.mu.lock();
+        try (conn.mu) {
+            tell = over ? tell : tell.stream().filter(one -> one != listener).toList();
+        }
     }
 }

@@ -6,10 +6,10 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import java.util.function.Predicate;
 import java.util.function.Supplier;
+import java.util.stream.Stream;
 
 /** The holds of a connection, and how they end without a release. Guarded by the connection's lock. */
 final class Holds {
@@ -19,30 +19,15 @@ final class Holds {
     private final Link link;
     /** Takes tasks that run after the lock is released. */
     private final Consumer<Runnable> after;
-    private final Map<Hold.Id, Hold> table = new HashMap<>();
-    private final Sites sites = new Sites();
+    final Table table = new Table();
     /** Holds with listeners that were released quietly, by key, owner and fence. The daemon may report a failure. */
     private final Map<Hold.Id, Hold> quiet = new LinkedHashMap<>();
     /** No hold's validity ends before this time. */
-    private long soonest = Long.MAX_VALUE;
+    long soonest = Long.MAX_VALUE;
 
     Holds(Link link, Consumer<Runnable> after) {
         this.link = link;
         this.after = after;
-    }
-
-    Hold get(Hold.Id id) {
-        return table.get(id);
-    }
-
-    void put(Hold hold) {
-        table.put(hold.id, hold);
-        sites.put(hold);
-    }
-
-    /** Returns a hold of the key that belongs to that thread; null without one. */
-    Hold inThread(String key, long thread) {
-        return sites.inThread(key, thread);
     }
 
     /**
@@ -50,12 +35,8 @@ final class Holds {
      * lost comes first.
      */
     Hold inTheWay(Hold.Id wanted, Site site) {
-        Hold first = sites.inTheWay(wanted, site, hold -> true);
-        if (first == null || !first.owned()) {
-            return first;
-        }
-        Hold doubtful = sites.inTheWay(wanted, site, hold -> !hold.owned());
-        return doubtful != null ? doubtful : first;
+        Hold doubtful = table.inTheWay(wanted, site, hold -> !hold.owned());
+        return doubtful != null ? doubtful : table.inTheWay(wanted, site, hold -> true);
     }
 
     /** Records that a hold's validity was stated. */
@@ -65,21 +46,12 @@ final class Holds {
 
     /** Records that all holds are valid until then. */
     void state(long until) {
-        for (Hold hold : table.values()) {
-            hold.state(until);
-        }
-    }
-
-    /** Returns when the first hold's validity may end; never later than it does. */
-    long soonest() {
-        return soonest;
+        table.all.values().forEach(hold -> hold.state(until));
     }
 
     /** Ends a hold that is released. */
     void drop(Hold hold) {
-        if (table.remove(hold.id, hold)) {
-            sites.remove(hold);
-        }
+        table.remove(hold);
         hold.over = true;
     }
 
@@ -88,7 +60,7 @@ final class Holds {
         hold.lost = reason;
         drop(hold);
         if (hold.writes + hold.reads > 0) { // otherwise no owner has it, and none would release it
-            link.remember(hold);
+            link.losses.add(hold);
         }
         if (hold.watcher != null) {
             after.accept(hold.watcher);
@@ -100,7 +72,7 @@ final class Holds {
     }
 
     /** Tells listeners of a loss, and the client's own. Each gets an exception of its own. */
-    private void tell(Consumer<LostException>[] listeners, Supplier<LostException> loss) {
+    private void tell(List<Consumer<LostException>> listeners, Supplier<LostException> loss) {
         for (Consumer<LostException> one : listeners) {
             after.accept(() -> link.tell(one, loss.get()));
         }
@@ -111,26 +83,25 @@ final class Holds {
 
     /** Remembers the listeners of a hold that is released quietly. */
     void releasedQuietly(Hold hold) {
-        if (hold.tell.length > 0) {
-            quiet.put(new Hold.Id(hold.id.key(), hold.id.owner(), hold.fence), hold);
+        if (!hold.tell.isEmpty()) {
+            quiet.put(new Hold.Id(hold.id.key, hold.id.owner, hold.fence), hold);
             if (quiet.size() > QUIET) {
                 quiet.remove(quiet.keySet().iterator().next());
             }
         }
     }
 
-    /** Reports that a quiet release has failed. */
-    @SuppressWarnings({"unchecked", "rawtypes"})
-    void releaseFailed(String key, long owner, long fence, boolean unconfirmed, String text) {
-        Hold hold = quiet.remove(new Hold.Id(key, owner, fence));
+    /** Reports that a quiet release has failed; the id has the fence. */
+    void releaseFailed(Hold.Id id, boolean unconfirmed, String text) {
+        Hold hold = quiet.remove(id);
         String reason = unconfirmed ? "unconfirmed" : "gone";
-        tell(hold == null ? new Consumer[0] : hold.tell,
-                () -> new LostException("the release of \"" + key + "\" failed: " + text, key, fence, reason));
+        tell(hold == null ? List.of() : hold.tell,
+                () -> new LostException("the release of \"" + id.key + "\" failed: " + text, id.key, id.permit, reason));
     }
 
     /** Ends all holds. */
     void loseAll(String reason) {
-        for (Hold hold : List.copyOf(table.values())) {
+        for (Hold hold : List.copyOf(table.all.values())) {
             lose(hold, reason);
         }
         quiet.clear();
@@ -141,9 +112,9 @@ final class Holds {
         if (now < soonest) {
             return List.of();
         }
-        List<Hold> over = table.values().stream().filter(h -> now >= h.valid).toList();
+        List<Hold> over = table.all.values().stream().filter(h -> now >= h.valid).toList();
         over.forEach(h -> lose(h, h.reasonAt(now)));
-        soonest = table.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
+        soonest = table.all.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
         return over;
     }
 
@@ -166,44 +137,55 @@ final class Holds {
 
         /** Returns the exception for an acquire that would wait for a hold of its own thread. */
         static LockException alreadyHeld(Hold hold) {
-            return new LockException(Code.ALREADY_HELD, "key \"" + hold.id.key()
+            return new LockException(Code.ALREADY_HELD, "key \"" + hold.id.key
                     + "\" is already held in this thread by another handle (" + hold.site.handle + ", fence " + hold.fence
                     + "); use that handle, or set LockOptions.owner(...) for both to share the hold");
         }
     }
 
-    /** Holds that have a site, by key and thread, chained through {@link Hold#beside}. A hold is in one of these at a time. */
-    private static final class Sites {
-        private final Map<Hold.Id, Hold> first = new HashMap<>();
+    /** Holds by id, and those that have a site also by key and thread, the newest first. */
+    static final class Table {
+        private final Map<Hold.Id, Hold> all = new HashMap<>();
+        private final Map<Hold.Id, List<Hold>> bySite = new HashMap<>();
 
         private static Hold.Id siteOf(Hold hold) {
-            return Hold.Id.lock(hold.id.key(), hold.site.thread());
+            return Hold.Id.lock(hold.id.key, hold.site.thread());
         }
 
-        /** Adds a hold, if it has a site. */
+        Hold get(Hold.Id id) {
+            return all.get(id);
+        }
+
+        /** Adds a hold, in place of one with the same id. */
         void put(Hold hold) {
+            Hold before = all.put(hold.id, hold);
+            if (before != null) {
+                removeSite(before);
+            }
             if (hold.site != null) {
-                hold.beside = first.put(siteOf(hold), hold);
+                bySite.merge(siteOf(hold), List.of(hold), (old, one) -> Stream.of(one, old).flatMap(List::stream).toList());
             }
         }
 
         /** Removes a hold, if it is here. */
         void remove(Hold hold) {
+            all.remove(hold.id, hold);
+            removeSite(hold);
+        }
+
+        private void removeSite(Hold hold) {
             if (hold.site != null) {
-                Hold.Id site = siteOf(hold);
-                Hold one = first.get(site);
-                if (one != hold) {
-                    first.computeIfPresent(site, (id, other) -> other.without(hold));
-                } else if (hold.beside != null) {
-                    first.put(site, hold.beside);
-                } else {
-                    first.remove(site);
-                }
+                bySite.computeIfPresent(siteOf(hold), (id, some) -> without(some, hold));
             }
         }
 
-        Hold inThread(String key, long thread) {
-            return first.get(Hold.Id.lock(key, thread));
+        private static List<Hold> without(List<Hold> some, Hold hold) {
+            boolean last = some.size() == 1 && some.get(0) == hold;
+            return last ? null : some.stream().filter(one -> one != hold).toList();
+        }
+
+        List<Hold> inThread(String key, long thread) {
+            return bySite.getOrDefault(Hold.Id.lock(key, thread), List.of());
         }
 
         /**
@@ -211,15 +193,14 @@ final class Holds {
          * without one. The hold of a term counts, too, which ends only after the thread.
          */
         Hold inTheWay(Hold.Id wanted, Site site, Predicate<Hold> kind) {
-            Hold hold = inThread(wanted.key(), site.thread());
-            while (hold != null
-                    && (hold.id.owner() == wanted.owner() || !hold.site.bound() && site.named() || !kind.test(hold))) {
-                hold = hold.beside;
+            for (Hold hold : inThread(wanted.key, site.thread())) {
+                if (hold.id.owner != wanted.owner && (hold.site.bound() || !site.named()) && kind.test(hold)) {
+                    return hold;
+                }
             }
             Hold term = site.term();
-            boolean inside = hold == null && term != null && term.id.key().equals(wanted.key()) && !site.named()
-                    && kind.test(term);
-            return inside ? term : hold;
+            boolean inside = term != null && term.id.key.equals(wanted.key) && !site.named() && kind.test(term);
+            return inside ? term : null;
         }
     }
 
@@ -229,37 +210,25 @@ final class Holds {
      * their threads have ended, or their handles or leases were thrown away.
      */
     static final class Losses {
-        private final ReentrantLock mu = new ReentrantLock();
-        private final Map<Hold.Id, Hold> lost = new HashMap<>(); // written under mu
-        private final Sites sites = new Sites(); // mu: the sites of lost
+        private final Mutex mu = new Mutex();
+        private final Table lost = new Table(); // mu
         private int sweepAt = 64; // mu
-        /** The size of lost. */
-        private volatile int size;
+        /** The number of holds that are remembered. */
+        volatile int size;
 
         void add(Hold hold) {
             if (hold.keeper == null && hold.site == null) {
                 return;
             }
             mu.lock();
-            try {
-                Hold before = lost.put(hold.id, hold);
-                if (before != null) {
-                    sites.remove(before);
+            try (mu) {
+                lost.put(hold);
+                if (lost.all.size() >= sweepAt) {
+                    List.copyOf(lost.all.values()).stream().filter(h -> !canBeReleased(h)).forEach(lost::remove);
+                    sweepAt = Math.max(64, 2 * lost.all.size());
                 }
-                sites.put(hold);
-                if (lost.size() >= sweepAt) {
-                    List.copyOf(lost.values()).stream().filter(h -> !canBeReleased(h)).forEach(this::drop);
-                    sweepAt = Math.max(64, 2 * lost.size());
-                }
-                size = lost.size();
-            } finally {
-                mu.unlock();
+                size = lost.all.size();
             }
-        }
-
-        private void drop(Hold hold) {
-            lost.remove(hold.id, hold);
-            sites.remove(hold);
         }
 
         private static boolean canBeReleased(Hold hold) {
@@ -278,16 +247,10 @@ final class Holds {
                 return null;
             }
             mu.lock();
-            try {
-                return get(id);
-            } finally {
-                mu.unlock();
+            try (mu) {
+                Hold hold = lost.get(id);
+                return hold == null || hold.keeper == null ? null : hold;
             }
-        }
-
-        private Hold get(Hold.Id id) {
-            Hold hold = lost.get(id);
-            return hold == null || hold.keeper == null ? null : hold;
         }
 
         /**
@@ -299,35 +262,26 @@ final class Holds {
                 return null;
             }
             mu.lock();
-            try {
+            try (mu) {
                 for (Hold.Id id : ids) {
-                    Hold own = get(id);
+                    Hold own = find(id);
                     if (own != null) {
                         return own.lossAgain();
                     }
-                    Hold other = site == null ? null : sites.inTheWay(id, site, h -> h.lost != null && canBeReleased(h));
+                    Hold other = site == null ? null : lost.inTheWay(id, site, h -> h.lost != null && canBeReleased(h));
                     if (other != null) {
                         return other.lossInThread();
                     }
                 }
                 return null;
-            } finally {
-                mu.unlock();
             }
-        }
-
-        /** Returns the number of holds that are remembered. */
-        int size() {
-            return size;
         }
 
         void remove(Hold hold) {
             mu.lock();
-            try {
-                drop(hold);
-                size = lost.size();
-            } finally {
-                mu.unlock();
+            try (mu) {
+                lost.remove(hold);
+                size = lost.all.size();
             }
         }
     }

@@ -1,35 +1,37 @@
 package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Wait.Answer;
-import io.locksidecar.Wait.Call;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.ReadableByteChannel;
 
 /**
  * The reading half of a connection: it cuts the stream into messages, and applies them. Replies end calls, and grants and
- * pushes change holds. Only the reader of the connection uses it.
+ * pushes change conn.holds. Only the reader of the connection uses it.
  */
 final class Incoming {
     private static final int SIZE = 1 << 14;
     /** The first four bytes of an HTTP reply. */
     private static final int HTTP = 0x48545450;
+    private static final long MS = 1_000_000;
+    /** Later than any useful time, and small enough for additions. */
+    private static final long FAR = 4_000_000_000_000L;
 
     private final Conn conn;
-    private final Holds holds;
     private final ReadableByteChannel channel;
-    private final Welcome welcome = new Welcome();
+    /** The time of this process's clock before hello was sent; never later than the true one. */
+    private final long began = BootClock.SYSTEM.floor();
+    /** The daemon has answered hello. */
+    volatile boolean welcomed;
+    /** Added to a time of the daemon's, it gives the time of this process's clock. */
+    private long shift;
+    /** The maximum size of a frame, which the daemon states in the welcome. */
+    int maxFrame = Codes.MAX_FRAME;
     private ByteBuffer in = ByteBuffer.allocateDirect(SIZE);
 
-    Incoming(Conn conn, Holds holds, ReadableByteChannel channel) {
+    Incoming(Conn conn, ReadableByteChannel channel) {
         this.conn = conn;
-        this.holds = holds;
         this.channel = channel;
-    }
-
-    Welcome welcome() {
-        return welcome;
     }
 
     /** Reads once; returns how many bytes, and -1 at the end of the stream. */
@@ -45,10 +47,10 @@ final class Incoming {
         while (in.remaining() >= 4) {
             int size = in.getInt(in.position());
             if (size == HTTP) {
-                throw bad(IoThread.SocketPath.http(conn.link().path()));
+                throw bad(IoThread.SocketPath.http(conn.link.setup.path()));
             }
-            if (size <= 0 || size > welcome.maxFrame) {
-                throw bad("frame of " + Integer.toUnsignedString(size) + " bytes, the limit is " + welcome.maxFrame);
+            if (size <= 0 || size > maxFrame) {
+                throw bad("frame of " + Integer.toUnsignedString(size) + " bytes, the limit is " + maxFrame);
             }
             if (in.remaining() - 4 < size) {
                 break;
@@ -70,7 +72,8 @@ final class Incoming {
         return new LockException(Code.BAD_FRAME, why);
     }
 
-    private static void need(int fields, int count) {
+    /** Throws if a message, or a part of it, has fewer fields than that. */
+    static void need(int fields, int count) {
         if (fields < count) {
             throw bad("message is too short");
         }
@@ -104,8 +107,8 @@ final class Incoming {
     }
 
     private void reply(int code, long id, ByteBuffer b, int fields) {
-        if (!welcome.done && id == 1) {
-            welcome.read(code, b, fields);
+        if (!welcomed && id == 1) {
+            welcome(code, b, fields);
             return;
         }
         Call c = conn.pending.get(id);
@@ -130,7 +133,7 @@ final class Incoming {
         String text = Msgpack.getText(b);
         boolean places = c.op == Codes.ACQUIRE_MANY && fields > 1;
         if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
-            holds.lose(c.hold, "gone");
+            conn.holds.lose(c.hold, "gone");
         }
         return new Answer(code, text, places ? Msgpack.getCount(b) : -1, null);
     }
@@ -167,11 +170,11 @@ final class Incoming {
         for (int i = 0; i < c.holds.length; i++) {
             if (c.op == Codes.RELEASE_MANY) {
                 c.codes[i] = (int) Math.min(Msgpack.getCount(b), Integer.MAX_VALUE);
-                continue;
+            } else {
+                int fields = Msgpack.getArray(b);
+                need(fields, 6);
+                grant(c, i, b, fields - 6L);
             }
-            int fields = Msgpack.getArray(b);
-            need(fields, 6);
-            grant(c, i, b, fields - 6L);
         }
     }
 
@@ -199,50 +202,46 @@ final class Incoming {
         Msgpack.skip(b, more, 3);
         Hold hold = c.holds[i];
         if (c.asker != null) {
-            hold = hold.isPermit() ? permit(hold, fence) : lock(hold, fence);
+            hold = granted(hold, fence);
             c.holds[i] = hold;
             hold.grants++;
         } else if (hold.over) {
             return;
         }
         if (end != 0) { // the end never moves to an earlier time, but replies may come in any order
-            hold.end = Math.max(hold.end, welcome.ours(end));
+            hold.end = Math.max(hold.end, ours(end));
         }
-        hold.state(welcome.ours(deadline));
-        holds.stated(hold);
+        hold.state(ours(deadline));
+        conn.holds.stated(hold);
     }
 
-    /** Returns the hold that a grant of a lock is about. */
-    private Hold lock(Hold asked, long fence) {
-        Hold same = holds.get(asked.id);
+    /** Returns the hold that a grant is about. A permit is always a new one. */
+    private Hold granted(Hold asked, long fence) {
+        if (asked.isPermit()) {
+            asked.id = new Hold.Id(asked.id.key, asked.id.owner, fence);
+            if (fence == 0 || conn.holds.table.get(asked.id) != null) { // otherwise two owners would believe that they have it
+                throw bad("a permit has no fence of its own");
+            }
+        }
+        Hold same = conn.holds.table.get(asked.id);
         if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
             return same;
         }
         if (same != null) { // it was lost, otherwise there would be no other fence
-            holds.lose(same, "gone");
+            conn.holds.lose(same, "gone");
         }
-        holds.put(asked);
+        conn.holds.table.put(asked);
         asked.fence = fence;
         return asked;
     }
 
-    /** Returns the hold of a granted permit, which is always a new one. */
-    private Hold permit(Hold asked, long fence) {
-        Hold hold = asked.permit(fence);
-        if (fence == 0 || holds.get(hold.id) != null) { // otherwise two owners would believe that they have it
-            throw bad("a permit has no fence of its own");
-        }
-        holds.put(hold);
-        return hold;
-    }
-
     /** Gives a grant to its acquire, or releases it. Returns an earlier loss that its owner has not released, or null. */
     private LostException taken(Call c) {
-        LostException loss = conn.link().unreleased(c.asker);
+        LostException loss = conn.link.unreleased(c.asker);
         c.taken = loss == null && c.asker.take(c.holds);
         for (Hold hold : c.holds) {
             if (c.taken) {
-                hold.enter(c.asker.shared());
+                hold.count(c.asker.terms.options().shared, 1);
             } else { // it was given up meanwhile
                 giveBack(hold);
             }
@@ -254,119 +253,98 @@ final class Incoming {
     private void giveBack(Hold hold) {
         hold.grants--;
         if (hold.writes + hold.reads == 0 && hold.grants == 0) {
-            holds.drop(hold);
+            conn.holds.drop(hold);
         }
-        conn.requests.giveBack(hold);
+        conn.requests.release(hold, Codes.ASYNC | hold.unwanted());
     }
 
     private void push(int event, ByteBuffer b, int fields) {
         switch (event) {
             case Codes.KEEPALIVE -> {
                 need(fields, 2);
-                long until = welcome.ours(Msgpack.getCount(b));
+                long until = ours(Msgpack.getCount(b));
                 Msgpack.getCount(b); // left, which is for display
-                holds.state(until);
+                conn.holds.state(until);
                 conn.requests.ping(); // whatever the welcome said, because a reload may require a heartbeat later
             }
             case Codes.LOST -> {
                 need(fields, 4);
-                String key = Msgpack.getText(b);
-                long owner = Msgpack.getCount(b);
-                long fence = Msgpack.getCount(b);
+                Hold.Id id = id(b);
                 String reason = Codes.reason(Msgpack.getCount(b));
-                Hold permit = holds.get(new Hold.Id(key, owner, fence));
-                Hold hold = permit != null ? permit : holds.get(Hold.Id.lock(key, owner));
-                if (hold != null && hold.fence == fence) { // a lock and a permit of one key never have the same fence
-                    holds.lose(hold, reason);
+                Hold permit = conn.holds.table.get(id);
+                Hold hold = permit != null ? permit : conn.holds.table.get(Hold.Id.lock(id.key, id.owner));
+                if (hold != null && hold.fence == id.permit) { // a lock and a permit of one key never have the same fence
+                    conn.holds.lose(hold, reason);
                 } else {
-                    lostInRelease(key, owner, fence, reason);
+                    lostInRelease(id, reason);
                 }
             }
             case Codes.RELEASE_FAILED -> {
                 need(fields, 5);
-                String key = Msgpack.getText(b);
-                long owner = Msgpack.getCount(b);
-                long fence = Msgpack.getCount(b);
+                Hold.Id id = id(b);
                 boolean unconfirmed = Msgpack.getCount(b) == Codes.UNKNOWN;
-                holds.releaseFailed(key, owner, fence, unconfirmed, Msgpack.getText(b));
+                conn.holds.releaseFailed(id, unconfirmed, Msgpack.getText(b));
             }
             case Codes.FATAL -> {
                 need(fields, 2);
                 LockException why = LockException.reply(Msgpack.getCount(b), Msgpack.getText(b));
-                throw welcome.done ? new UnavailableException(Code.CLOSED, why.getMessage()) : why;
+                throw welcomed ? new UnavailableException(Code.CLOSED, why.getMessage()) : why;
             }
             default -> { } // an event of a later version
         }
     }
 
-    /** Records the loss of a hold whose release is in flight. Its answer, not_held, reports the reason. */
-    private void lostInRelease(String key, long owner, long fence, String reason) {
+    /** Reads the key, the owner and the fence of a hold. */
+    private static Hold.Id id(ByteBuffer b) {
+        return new Hold.Id(Msgpack.getText(b), Msgpack.getCount(b), Msgpack.getCount(b));
+    }
+
+    /** Records the loss of a hold whose release is in flight. Its answer, not_held, reports the reason. The id has the fence. */
+    private void lostInRelease(Hold.Id id, String reason) {
         for (Call c : conn.pending.values()) {
             if (c.op != Codes.RELEASE && c.op != Codes.RELEASE_MANY) {
                 continue;
             }
             for (Hold hold : c.holds) {
-                if (hold.fence == fence && hold.id.owner() == owner && hold.id.key().equals(key)) {
+                if (hold.fence == id.permit && hold.id.owner == id.owner && hold.id.key.equals(id.key)) {
                     hold.lost = reason;
                 }
             }
         }
     }
 
-    /** The daemon's statements in the welcome, and the mapping of its clock to this process's. */
-    static final class Welcome {
-        private static final long MS = 1_000_000;
-        /** Later than any useful time, and small enough for additions. */
-        private static final long FAR = 4_000_000_000_000L;
+    /** Returns a time of the daemon's in nanoseconds of this process's clock; never later than the true one. */
+    long ours(long millis) {
+        return Math.min(millis, FAR) * MS + shift;
+    }
 
-        /** The time of this process's clock before hello was sent; never later than the true one. */
-        private final long began = BootClock.SYSTEM.floor();
-
-        private volatile boolean done;
-        private long shift;
-        private int maxFrame = Codes.MAX_FRAME;
-
-        boolean done() {
-            return done;
+    /** Reads the fields of the reply to hello. */
+    private void welcome(int code, ByteBuffer b, int fields) {
+        if (code != Codes.OK) {
+            need(fields, 1);
+            throw LockException.reply(code, Msgpack.getText(b));
         }
-
-        int maxFrame() {
-            return maxFrame;
+        need(fields, 10);
+        long version = Msgpack.getCount(b);
+        Msgpack.getCount(b); // session
+        long now = Msgpack.getCount(b);
+        long frame = Msgpack.getCount(b);
+        for (int i = 0; i < 4; i++) {
+            Msgpack.getCount(b); // min_ttl, default_ttl, max_ttl, watch
         }
-
-        /** Returns a time of the daemon's in nanoseconds of this process's clock; never later than the true one. */
-        long ours(long millis) {
-            return Math.min(millis, FAR) * MS + shift;
+        int namespaces = Msgpack.getArray(b);
+        for (int i = 0; i < namespaces; i++) {
+            int n = Msgpack.getArray(b);
+            need(n, 3);
+            Msgpack.skip(b, n, 3);
         }
-
-        /** Reads the fields of the reply to hello. */
-        private void read(int code, ByteBuffer b, int fields) {
-            if (code != Codes.OK) {
-                need(fields, 1);
-                throw LockException.reply(code, Msgpack.getText(b));
-            }
-            need(fields, 10);
-            long version = Msgpack.getCount(b);
-            Msgpack.getCount(b); // session
-            long now = Msgpack.getCount(b);
-            long frame = Msgpack.getCount(b);
-            for (int i = 0; i < 4; i++) {
-                Msgpack.getCount(b); // min_ttl, default_ttl, max_ttl, watch
-            }
-            int namespaces = Msgpack.getArray(b);
-            for (int i = 0; i < namespaces; i++) {
-                int n = Msgpack.getArray(b);
-                need(n, 3);
-                Msgpack.skip(b, n, 3);
-            }
-            Msgpack.getText(b); // the daemon's version
-            if (version != Codes.VERSION) {
-                throw new LockException(Code.BAD_VERSION, "the daemon speaks version " + version);
-            }
-            maxFrame = (int) Math.min(frame, 1 << 30);
-            // The daemon read now after began, and rounded it down by less than 1 ms.
-            shift = began - Math.min(now, FAR) * MS - MS;
-            done = true;
+        Msgpack.getText(b); // the daemon's version
+        if (version != Codes.VERSION) {
+            throw new LockException(Code.BAD_VERSION, "the daemon speaks version " + version);
         }
+        maxFrame = (int) Math.min(frame, 1 << 30);
+        // The daemon read now after began, and rounded it down by less than 1 ms.
+        shift = began - Math.min(now, FAR) * MS - MS;
+        welcomed = true;
     }
 }

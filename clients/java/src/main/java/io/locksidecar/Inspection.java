@@ -30,7 +30,7 @@ public record Inspection(
 
     /** Reads the reply to an inspect. */
     static Inspection read(ByteBuffer b, int fields) {
-        need(fields, FIELDS - 1);
+        Incoming.need(fields, FIELDS - 1);
         long held = Msgpack.getCount(b);
         long mode = Msgpack.getCount(b);
         long holdersHere = Msgpack.getCount(b);
@@ -44,12 +44,6 @@ public record Inspection(
         return new Inspection(
                 held != 0, held == HERE, held != 0 && mode == Codes.SHARED, holdersHere, waitersHere, left, fence,
                 List.copyOf(holders));
-    }
-
-    private static void need(int fields, int count) {
-        if (fields < count) {
-            throw new LockException(LockException.Code.BAD_FRAME, "message is too short");
-        }
     }
 
     private static Optional<Duration> millis(long n) {
@@ -102,7 +96,7 @@ public record Inspection(
         /** Reads one of the holders in a reply to inspect. */
         static Holder read(ByteBuffer b) {
             int fields = Msgpack.getArray(b);
-            need(fields, HOLDER);
+            Incoming.need(fields, HOLDER);
             long kind = Msgpack.getCount(b);
             String host = Msgpack.getText(b);
             String version = Msgpack.getText(b);

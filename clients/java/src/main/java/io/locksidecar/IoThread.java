@@ -21,7 +21,6 @@ import java.util.concurrent.locks.LockSupport;
  * {@link Conn}. No code of the user runs on it, and it waits only for the selector or for a caller that reads.
  */
 final class IoThread extends Thread {
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
     /** Nanoseconds for which the thread without a connection waits for the next request for one. */
     private static final long LINGER = 1_000_000_000;
 
@@ -62,39 +61,38 @@ final class IoThread extends Thread {
                 try {
                     connect(s);
                 } catch (RuntimeException | Error e) {
-                    LOG.log(System.Logger.Level.ERROR, "locksidecar's I/O thread failed", e);
-                    link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e));
+                    Link.LOG.log(System.Logger.Level.ERROR, "locksidecar's I/O thread failed", e);
+                    link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e), "connection");
                 }
             }
         } catch (IOException | RuntimeException | Error e) {
             link.ended();
-            link.fail(new UnavailableException(Code.UNAVAILABLE, "the client cannot wait for its socket: " + e, e));
+            link.fail(new UnavailableException(Code.UNAVAILABLE, "the client cannot wait for its socket: " + e, e), "connection");
         }
     }
 
     /** Waits for a short time for something to do. */
     private boolean wanted(Selector s) throws IOException {
-        if (!link.busy() && !link.closed()) {
+        if (!link.busy(false) && !link.closed) {
             s.select(LINGER / 1_000_000);
         }
-        return link.stays();
+        return link.busy(true);
     }
 
     /** Makes one attempt, if a connection is wanted and it is time, and serves the connection to its end. */
     private void connect(Selector s) throws IOException {
         Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
         long timer = link.timers(LINGER);
-        Link.Next what = link.next(next);
-        if (what != Link.Next.DIAL) {
-            long rest = what == Link.Next.WAIT ? Math.min(timer, next - System.nanoTime()) : timer;
-            s.select(Math.max(1, rest / 1_000_000 + 1));
+        long untilDial = link.untilDial(next);
+        if (untilDial > 0) {
+            s.select(Math.min(timer, untilDial) / 1_000_000 + 1);
             return;
         }
         try (SocketChannel channel = SocketChannel.open(StandardProtocolFamily.UNIX)) {
             serve(open(channel, s));
         } catch (IOException | LockException e) {
             LockException why = e instanceof LockException l ? l : new UnavailableException(
-                    Code.UNAVAILABLE, "no connection to " + link.path() + ": " + e.getMessage(), e);
+                    Code.UNAVAILABLE, "no connection to " + link.setup.path() + ": " + e.getMessage(), e);
             double rest = pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2);
             next = System.nanoTime() + (long) (rest * 1_000_000);
             pause = Math.min(250, 2 * pause);
@@ -107,20 +105,20 @@ final class IoThread extends Thread {
     private Conn open(SocketChannel channel, Selector s) throws IOException {
         channel.configureBlocking(false);
         try {
-            if (!channel.connect(UnixDomainSocketAddress.of(link.path()))) {
+            if (!channel.connect(UnixDomainSocketAddress.of(link.setup.path()))) {
                 throw new UnavailableException(
-                        Code.UNAVAILABLE, "the daemon at " + link.path() + " takes no more connections");
+                        Code.UNAVAILABLE, "the daemon at " + link.setup.path() + " takes no more connections");
             }
         } catch (IOException | IllegalArgumentException e) {
-            throw new UnavailableException(Code.UNAVAILABLE, refused(link.path(), e), e);
+            throw new UnavailableException(Code.UNAVAILABLE, refused(link.setup.path(), e), e);
         }
         Conn c = new Conn(link, channel, channel.register(s, SelectionKey.OP_READ), this);
-        long limit = System.nanoTime() + link.timeout();
+        long limit = System.nanoTime() + link.setup.timeout();
         c.requests.hello(clip(link.setup.name()), clip(link.setup.label()));
-        while (!c.welcome().done()) {
+        while (!c.incoming.welcomed) {
             long left = limit - System.nanoTime();
-            if (link.closed() || c.dead != null || left <= 0) {
-                throw link.closed() ? link.closing() : c.dead != null ? c.dead : link.silent();
+            if (link.closed || c.dead != null || left <= 0) {
+                throw link.closed ? link.closing() : c.dead != null ? c.dead : link.silent();
             }
             c.turn(Math.min(left, link.timers(left)));
         }

@@ -21,27 +21,23 @@ final class Keys {
     /** The number of permits of the semaphore; 0 for locks. */
     final int permits;
 
-    private Keys(String[] text, int op, int permits) {
+    private Keys(int op, int permits, String... text) {
         this.text = text;
-        this.utf8 = Stream.of(text).map(Keys::encode).toArray(byte[][]::new);
+        this.utf8 = new byte[text.length][];
+        for (int i = 0; i < text.length; i++) {
+            utf8[i] = encode(text[i]);
+        }
         this.op = op;
         this.permits = permits;
     }
 
-    private Keys(String key, int permits) {
-        this.text = new String[] {key};
-        this.utf8 = new byte[][] {encode(key)};
-        this.op = Codes.ACQUIRE;
-        this.permits = permits;
-    }
-
     static Keys of(String key) {
-        return new Keys(key, 0);
+        return new Keys(Codes.ACQUIRE, 0, key);
     }
 
     /** Returns the keys for a permit of the semaphore of a key, which has 1 to 10,000. */
     static Keys permit(String key, int permits) {
-        Keys one = new Keys(key, permits);
+        Keys one = new Keys(Codes.ACQUIRE, permits, key);
         if (permits < 1 || permits > Codes.MAX_PERMITS) {
             throw invalid("semaphore \"" + key + "\" of " + permits + " permits; 1 to 10000 are allowed");
         }
@@ -68,27 +64,24 @@ final class Keys {
         if (keys.isEmpty() || keys.size() > most) {
             throw invalid(keys.size() + " keys at once; 1 to " + most + " are allowed");
         }
-        return new Keys(keys.toArray(String[]::new), op, 0);
+        return new Keys(op, 0, keys.toArray(String[]::new));
     }
 
     /** Returns the keys at some positions. */
     Keys at(int[] positions) {
-        return new Keys(IntStream.of(positions).mapToObj(i -> text[i]).toArray(String[]::new), op, permits);
+        return new Keys(op, permits, IntStream.of(positions).mapToObj(i -> text[i]).toArray(String[]::new));
     }
 
     /** Returns key in UTF-8 if it is valid: 1 to 512 bytes without control characters. */
     private static byte[] encode(String key) {
         Objects.requireNonNull(key, "key");
-        for (int i = 0; i < key.length(); i++) {
-            char c = key.charAt(i);
-            if (c < 0x20 || c >= 0x7f && c < 0xa0) {
+        for (int i = 0, c; i < key.length(); i += Character.charCount(c)) {
+            c = key.codePointAt(i);
+            if (Character.isISOControl(c)) {
                 throw invalid("key has a control character");
             }
-            if (Character.isSurrogate(c)) {
-                if (i + 1 == key.length() || !Character.isSurrogatePair(c, key.charAt(i + 1))) {
-                    throw invalid("key cannot be written as UTF-8");
-                }
-                i++;
+            if (c >= Character.MIN_SURROGATE && c <= Character.MAX_SURROGATE) { // it is not one of a pair
+                throw invalid("key cannot be written as UTF-8");
             }
         }
         byte[] utf8 = key.getBytes(StandardCharsets.UTF_8);
@@ -105,10 +98,6 @@ final class Keys {
     /** Tells whether these are several keys of one request. */
     boolean many() {
         return op != Codes.ACQUIRE;
-    }
-
-    int size() {
-        return text.length;
     }
 
     /** Returns their names in messages. */

@@ -2,19 +2,16 @@ package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
 import io.locksidecar.Requests.Left;
-import io.locksidecar.Wait.Call;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
-import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
-import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.stream.Stream;
 
 /**
@@ -56,22 +53,14 @@ public final class Lease implements AutoCloseable {
     private final Hold hold; // the first
     private final LockOptions options;
     private final Watcher watcher; // null for one key
-    private final ReentrantLock mu = new ReentrantLock();
+    private final Mutex mu = new Mutex();
     private volatile boolean closed; // written under mu
     private volatile boolean shared; // written under mu
 
     /** Is told of each loss of several keys, and reports the first one. */
-    private static final class Watcher implements Consumer<LostException> {
-        private final CompletableFuture<LostException> stage = new CompletableFuture<>();
-        private final AtomicBoolean told = new AtomicBoolean();
-        private final Link link;
-        private final Consumer<LostException> listener;
-
-        Watcher(Link link, Consumer<LostException> listener) {
-            this.link = link;
-            this.listener = listener;
-        }
-
+    private record Watcher(
+            Link link, Consumer<LostException> listener, AtomicBoolean told, CompletableFuture<LostException> stage)
+            implements Consumer<LostException> {
         @Override
         public void accept(LostException loss) {
             if (told.compareAndSet(false, true)) {
@@ -87,9 +76,10 @@ public final class Lease implements AutoCloseable {
         this.holds = holds;
         this.hold = holds[0];
         this.options = options;
-        this.shared = options.isShared();
-        this.watcher = holds.length == 1 ? null : new Watcher(hold.conn.link(), options.onLost());
-        Consumer<LostException> listener = watcher == null ? options.onLost() : watcher;
+        this.shared = options.shared;
+        this.watcher = holds.length == 1 ? null
+                : new Watcher(hold.conn.link, options.onLost, new AtomicBoolean(), new CompletableFuture<>());
+        Consumer<LostException> listener = watcher == null ? options.onLost : watcher;
         for (Hold h : holds) {
             if (listener != null) {
                 h.listen(listener);
@@ -104,7 +94,7 @@ public final class Lease implements AutoCloseable {
      * @return the key
      */
     public String key() {
-        return hold.id.key();
+        return hold.id.key;
     }
 
     /**
@@ -113,7 +103,7 @@ public final class Lease implements AutoCloseable {
      * @return the keys, in the order in which they were given
      */
     public List<String> keys() {
-        return Stream.of(holds).map(h -> h.id.key()).toList();
+        return Stream.of(holds).map(h -> h.id.key).toList();
     }
 
     /**
@@ -137,12 +127,8 @@ public final class Lease implements AutoCloseable {
      * @throws LockException with the code {@link LockException.Code#INVALID} if it is none of them
      */
     public long fence(String key) {
-        for (Hold h : holds) {
-            if (h.id.key().equals(key)) {
-                return h.fence;
-            }
-        }
-        throw new LockException(Code.INVALID, "\"" + key + "\" is none of these locks");
+        return Stream.of(holds).filter(h -> h.id.key.equals(key)).findFirst().orElseThrow(
+                () -> new LockException(Code.INVALID, "\"" + key + "\" is none of these locks")).fence;
     }
 
     /**
@@ -197,11 +183,7 @@ public final class Lease implements AutoCloseable {
      * @return the time, the shortest of several keys; zero when the lease is not valid
      */
     public Duration remaining() {
-        long least = closed ? 0 : Long.MAX_VALUE;
-        for (Hold h : holds) {
-            least = Math.min(least, h.remaining());
-        }
-        return Duration.ofNanos(least);
+        return closed ? Duration.ZERO : Duration.ofNanos(Stream.of(holds).mapToLong(Hold::remaining).min().orElseThrow());
     }
 
     /**
@@ -244,7 +226,12 @@ public final class Lease implements AutoCloseable {
      * @return a new stage; it cannot be completed by others
      */
     public CompletionStage<LostException> onLost() {
-        return (watcher == null ? hold.onLost() : watcher.stage.thenApply(LostException::again)).minimalCompletionStage();
+        if (watcher != null) {
+            return watcher.stage.thenApply(LostException::again).minimalCompletionStage();
+        }
+        CompletableFuture<LostException> stage = new CompletableFuture<>();
+        hold.listen(stage::complete);
+        return stage.minimalCompletionStage();
     }
 
     /** Renews the lock now, to end its own TTL from now, but never sooner than before. Only a fixed lock needs this. */
@@ -279,22 +266,16 @@ public final class Lease implements AutoCloseable {
         held();
         List<Call> calls = new ArrayList<>();
         mu.lock();
-        try {
+        try (mu) {
             if (closed) {
                 check();
             }
             for (int i = 0; i < holds.length && !shared; i++) {
-                Object left = holds[i].conn.requests.downgrade(holds[i]);
-                if (left == Left.NOT_OWNED || left == Left.LOST) {
-                    throw holds[i].notHeld();
-                }
-                if (left instanceof Call c) {
+                if (holds[i].conn.requests.downgrade(holds[i]) instanceof Call c) {
                     calls.add(c);
                 }
             }
             shared = true;
-        } finally {
-            mu.unlock();
         }
         calls.forEach(c -> c.hold.must(c));
     }
@@ -313,7 +294,7 @@ public final class Lease implements AutoCloseable {
      */
     @Override
     public void close() {
-        release(options.releaseFlags(hold.conn.link()));
+        release(options.releaseFlags(hold.conn.link));
     }
 
     /**
@@ -343,63 +324,45 @@ public final class Lease implements AutoCloseable {
         List<Call> calls = new ArrayList<>();
         Object left;
         mu.lock();
-        try {
+        try (mu) {
             if (closed) {
                 return;
             }
-            closed = true;
             left = send(flags, null, calls);
-        } finally {
-            mu.unlock();
         }
-        if (holds.length == 1) {
-            hold.released(left, flags);
-            return;
+        if (left == null || left == Left.LOST || flags != Codes.QUIET && left instanceof Call) { // else a loss came later
+            Hold.logUnconfirmed(failure(flags == Codes.QUIET ? List.of() : calls, c -> c.hold.answer(c)));
         }
-        LockException first = loss();
-        for (Call c : calls) {
-            first = worse(first, c.hold.answer(c));
-        }
-        Hold.logUnconfirmed(first);
     }
 
     /** Sends the releases, adds their calls to a list, and returns the end of the first if there is only one. mu is held. */
     private Object send(int flags, Consumer<Call> then, List<Call> calls) {
-        if (holds.length == 1) {
-            Object left = hold.conn.requests.release(hold, shared, flags, then);
-            if (left instanceof Call c) {
-                calls.add(c);
-            }
-            return left;
-        }
-        if (flags == Codes.QUIET) {
-            for (Hold h : holds) {
-                h.conn.requests.release(h, shared, flags, null);
-            }
-        } else {
+        closed = true;
+        Object left = null;
+        if (holds.length > 1 && flags != Codes.QUIET) {
             calls.addAll(hold.conn.requests.release(holds, shared, then));
-        }
-        hold.conn.mu.lock();
-        try {
+        } else {
             for (Hold h : holds) {
-                if (!h.over) { // its owner continues to hold it; else a quiet release may still fail
-                    h.unlisten(watcher);
+                left = h.conn.requests.release(h, shared, flags, then);
+                if (left instanceof Call c) {
+                    calls.add(c);
                 }
             }
-        } finally {
-            hold.conn.mu.unlock();
         }
-        return null;
+        if (watcher != null) {
+            Stream.of(holds).forEach(h -> h.unlisten(watcher));
+        }
+        return holds.length == 1 ? left : null;
     }
 
-    /** Returns the first loss of its holds, or null. */
-    private LockException loss() {
-        return Stream.of(holds).filter(h -> h.lost != null).findFirst().map(h -> h.loss(h.lost)).orElse(null);
-    }
-
-    /** Returns the worse one of two failures: a loss, or else the earlier one. */
-    private static LockException worse(LockException one, LockException two) {
-        return one == null || two instanceof LostException && !(one instanceof LostException) ? two : one;
+    /** Returns the worst failure: the first loss of its holds or calls, or else the first failure; or null. */
+    private LockException failure(List<Call> calls, Function<Call, LockException> of) {
+        LockException first = Stream.of(holds).filter(h -> h.lost != null).findFirst().map(h -> h.loss(h.lost)).orElse(null);
+        for (Call c : calls) {
+            LockException next = of.apply(c);
+            first = first == null || next instanceof LostException && !(first instanceof LostException) ? next : first;
+        }
+        return first;
     }
 
     /**
@@ -424,7 +387,7 @@ public final class Lease implements AutoCloseable {
         if (doubtful == null) {
             return sendAsync(flags);
         }
-        Link link = doubtful.conn.link(); // a message that has arrived, but was not read, may decide
+        Link link = doubtful.conn.link; // a message that has arrived, but was not read, may decide
         CompletableFuture<Void> read = new CompletableFuture<>();
         doubtful.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
         return read.thenCompose(x -> sendAsync(flags));
@@ -432,51 +395,42 @@ public final class Lease implements AutoCloseable {
 
     private CompletableFuture<Void> sendAsync(int flags) {
         CompletableFuture<Void> future = new CompletableFuture<>();
-        Link link = hold.conn.link();
-        Queue<Call> ended = new ConcurrentLinkedQueue<>();
-        AtomicInteger open = new AtomicInteger(); // negative until their number is known
+        List<Call> calls = new ArrayList<>();
+        AtomicInteger open = new AtomicInteger(); // negative until their number is known; then they are all in the list
         Runnable end = () -> {
-            LockException first = loss();
-            for (Call c : ended) {
-                first = worse(first, c.hold.failure(c));
-            }
+            LockException first = failure(calls, c -> c.hold.failure(c));
             if (first == null) {
                 future.complete(null);
             } else {
                 future.completeExceptionally(first);
             }
         };
-        Consumer<Call> then = c -> {
-            ended.add(c);
-            if (open.decrementAndGet() == 0) {
-                link.execute(end);
-            }
-        };
-        List<Call> calls = new ArrayList<>();
         mu.lock();
-        try {
+        try (mu) {
             if (closed) {
                 future.complete(null);
                 return future;
             }
-            closed = true;
-            if (send(flags, then, calls) == Left.NOT_OWNED) {
+            if (send(flags, c -> countDown(open, end), calls) == Left.NOT_OWNED) {
                 future.completeExceptionally(hold.notHeld());
                 return future;
             }
-        } finally {
-            mu.unlock();
         }
-        calls.forEach(c -> c.conn().limit(c));
         if (open.addAndGet(calls.size()) == 0) {
             end.run();
         }
         return future;
     }
 
+    private void countDown(AtomicInteger open, Runnable end) {
+        if (open.decrementAndGet() == 0) {
+            hold.conn.link.execute(end);
+        }
+    }
+
     @Override
     public String toString() {
-        List<String> all = Stream.of(holds).map(h -> h.id.key() + ", fence " + h.fence).toList();
+        List<String> all = Stream.of(holds).map(h -> h.id.key + ", fence " + h.fence).toList();
         return "Lease[" + String.join("; ", all) + (!closed && Acquire.over(holds) == null ? "" : ", not valid") + "]";
     }
 }

@@ -1,7 +1,6 @@
 package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Wait.Call;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -9,8 +8,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.concurrent.Executor;
-import java.util.concurrent.atomic.AtomicReference;
-import java.util.concurrent.locks.ReentrantLock;
+import java.util.concurrent.FutureTask;
 import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.function.Supplier;
@@ -24,17 +22,8 @@ import java.util.function.Supplier;
  * <p>Locks are taken in the order Conn.mu, then Link.mu; nothing waits under either.
  */
 final class Link {
-    /** A caller that waits for a connection. None of its methods may block. */
-    interface Dial {
-        /** Returns the System.nanoTime until which attempts continue. */
-        long until();
-
-        /** Takes the connection. */
-        void connected(Conn conn);
-
-        /** Learns that no connection can be made. */
-        void failed(LockException why);
-    }
+    /** A caller that waits for a connection until this System.nanoTime; see {@link #dial}. */
+    private record Dial(long until, Consumer<Object> then) {}
 
     /** The settings of a client; times are in nanoseconds. The executor and the listener may be null. */
     record Setup(
@@ -49,13 +38,14 @@ final class Link {
     /** A task for later, or for when the client is closed before. */
     record Timer(long at, Runnable then, Runnable closed) {}
 
-    private static final System.Logger LOG = System.getLogger("io.locksidecar");
+    static final System.Logger LOG = System.getLogger("io.locksidecar");
     final Setup setup;
-    private final Holds.Losses losses = new Holds.Losses();
+    /** The lost holds, whose owners are told at the unlock. */
+    final Holds.Losses losses = new Holds.Losses();
     /** The client's own executors, for loss listeners and other callbacks. They also run what the program's refuses. */
     private final Callbacks listeners = new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE);
     private final Callbacks callbacks = new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE);
-    private final ReentrantLock mu = new ReentrantLock();
+    private final Mutex mu = new Mutex();
     private final PriorityQueue<Timer> timers = new PriorityQueue<>(Comparator.comparingLong(Timer::at)); // mu
     private List<Dial> dials = new ArrayList<>(); // mu
     private boolean fresh; // mu: a caller has asked since the last attempt, and need not wait for the next pause
@@ -63,32 +53,16 @@ final class Link {
     /** Makes the thread; tests replace it. */
     volatile Function<Link, IoThread> threads = IoThread::new;
     private volatile Conn conn; // the last one made
-    private volatile boolean closed;
+    volatile boolean closed; // written under mu
 
     Link(Setup setup) {
         this.setup = setup;
-    }
-
-    long patience() {
-        return setup.patience;
-    }
-
-    long timeout() {
-        return setup.timeout;
     }
 
     /** Returns the traceparent of the caller, for an acquire; null if there is none. */
     byte[] trace() {
         String trace = setup.traceparent.get();
         return trace == null || trace.length() != TRACE ? null : trace.getBytes(StandardCharsets.US_ASCII);
-    }
-
-    Path path() {
-        return setup.path;
-    }
-
-    boolean closed() {
-        return closed;
     }
 
     // ---- for callers ----
@@ -99,74 +73,38 @@ final class Link {
         return c != null && c.dead == null ? c : null;
     }
 
-    /** Gives d the connection, at once if there is one. */
-    void dial(Dial d) {
-        Conn c = live();
-        LockException none = null;
-        if (c == null) {
+    /**
+     * Gives then the connection, at once if there is one, or the LockException for which there is none. Attempts to connect
+     * continue until that System.nanoTime. then must not block.
+     */
+    void dial(long until, Consumer<Object> then) {
+        Object made = live();
+        if (made == null) {
             mu.lock();
-            try {
-                c = live();
-                if (c == null && !closed) {
-                    dials.add(d);
+            try (mu) {
+                made = live();
+                if (made == null && !closed) {
                     fresh = true;
-                    none = run();
-                    if (none == null) {
+                    made = run();
+                    if (made == null) {
+                        dials.add(new Dial(until, then)); // the thread needs mu to miss it
                         return;
                     }
-                    dials.remove(d);
                 }
-            } finally {
-                mu.unlock();
             }
         }
-        if (none != null) {
-            d.failed(none);
-        } else if (closed) {
-            d.failed(closing());
-        } else {
-            d.connected(c);
-        }
+        then.accept(closed ? closing() : made);
     }
 
     /** Waits for the connection. One attempt is made to connect. */
     Conn connection() {
-        Dialled d = new Dialled();
-        dial(d);
-        d.awaitUninterruptibly(null);
-        if (d.conn == null) {
-            d.why.fillInStackTrace();
-            throw d.why;
+        Wait.Value<Object> made = new Wait.Value<>(null);
+        dial(System.nanoTime(), made::set);
+        made.awaitUninterruptibly(null);
+        if (made.value instanceof LockException why) {
+            throw why.here();
         }
-        return d.conn;
-    }
-
-    private static final class Dialled extends Wait implements Dial {
-        private final long until = System.nanoTime();
-        private volatile Conn conn;
-        private volatile LockException why;
-
-        @Override
-        boolean done() {
-            return conn != null || why != null;
-        }
-
-        @Override
-        public long until() {
-            return until;
-        }
-
-        @Override
-        public void connected(Conn c) {
-            conn = c;
-            wake();
-        }
-
-        @Override
-        public void failed(LockException e) {
-            why = e;
-            wake();
-        }
+        return (Conn) made.value;
     }
 
     /** Sends a request that changes nothing and waits for its success. Throws a failure. */
@@ -178,12 +116,11 @@ final class Link {
         if (!c.done()) {
             throw silent();
         }
-        if (c.answer().error() != null) {
-            c.answer().error().fillInStackTrace();
-            throw c.answer().error();
+        if (c.answer.error() != null) {
+            throw c.answer.error().here();
         }
-        if (c.answer().code() != Codes.OK) {
-            throw failure(c.answer());
+        if (c.answer.code() != Codes.OK) {
+            throw failure(c.answer);
         }
         return c;
     }
@@ -194,7 +131,7 @@ final class Link {
     }
 
     private Call asked(int op, byte[] key, long... fields) {
-        Call c = new Call(op, null, null, null);
+        Call c = new Call(op, null, null);
         connection().requests.send(c, key, fields);
         c.awaitUninterruptibly(System.nanoTime() + setup.timeout);
         return c;
@@ -212,15 +149,6 @@ final class Link {
         mu.unlock();
         if (late) {
             whenClosed.run();
-        }
-    }
-
-    void wakeup() {
-        mu.lock();
-        IoThread t = io;
-        mu.unlock();
-        if (t != null) {
-            t.wakeup();
         }
     }
 
@@ -254,56 +182,39 @@ final class Link {
         }
     }
 
-    /** A callback that runs only once. */
-    private static final class Task implements Runnable {
-        private final AtomicReference<Runnable> task;
-
-        Task(Runnable task) {
-            this.task = new AtomicReference<>(task);
+    /** A callback that runs only once, also if an executor runs it and then throws. */
+    private static final class Task extends FutureTask<Void> {
+        Task(Runnable callback) {
+            super(callback, null);
         }
 
         @Override
-        public void run() {
-            Runnable mine = task.getAndSet(null); // null if an executor ran it and then threw
-            try {
-                if (mine != null) {
-                    mine.run();
-                }
-            } catch (Throwable e) {
-                LOG.log(System.Logger.Level.ERROR, "a callback failed", e);
-            }
+        protected void setException(Throwable e) {
+            super.setException(e);
+            LOG.log(System.Logger.Level.ERROR, "a callback failed", e);
         }
     }
 
     /** Calls take for each of all, even if it throws for some; then throws the first exception. */
     static <T> void each(Iterable<T> all, Consumer<T> take) {
-        Throwable first = null;
+        Runnable first = null;
         for (T one : all) {
             try {
                 take.accept(one);
             } catch (RuntimeException | Error e) {
-                first = first == null ? e : first;
+                first = first != null ? first : () -> {
+                    throw e;
+                };
             }
         }
-        if (first instanceof RuntimeException e) {
-            throw e;
-        } else if (first instanceof Error e) {
-            throw e;
+        if (first != null) {
+            first.run();
         }
     }
 
     /** Tells a listener of a loss. */
     void tell(Consumer<LostException> listener, LostException loss) {
         execute(listeners, new Task(() -> listener.accept(loss)));
-    }
-
-    /** Remembers a lost hold for its owner, which is told at the unlock. */
-    void remember(Hold hold) {
-        losses.add(hold);
-    }
-
-    void forget(Hold hold) {
-        losses.remove(hold);
     }
 
     /** Returns the owner's hold, or the one that it has lost and not yet released; null without either. */
@@ -313,17 +224,12 @@ final class Link {
         return hold != null ? hold : losses.find(id);
     }
 
-    /** Returns the number of lost holds that are remembered. */
-    int losses() {
-        return losses.size();
-    }
-
     /**
      * Returns the exception for an acquire if its owner, or another handle of its thread, has lost a key and not released it;
      * or null.
      */
     LostException unreleased(Acquire a) {
-        return losses.refusal(a.ids(), a.site());
+        return losses.refusal(a.ids, a.terms.site());
     }
 
     /** Like unreleased, but no lock is held. If the connection is about to end, all of its holds count as lost. */
@@ -333,15 +239,13 @@ final class Link {
             return unreleased(a);
         }
         c.mu.lock(); // the connection moves its holds to the losses under it
-        try {
+        try (c.mu) {
             return unreleased(a);
-        } finally {
-            c.mu.unlock();
         }
     }
 
     /** Returns the exception for a failed reply. */
-    LockException failure(Wait.Answer a) {
+    LockException failure(Answer a) {
         return LockException.reply(a.code(), a.text() + " (daemon at " + setup.path + ")");
     }
 
@@ -362,47 +266,25 @@ final class Link {
 
     /** Ends everything, and waits until the socket is closed. Idempotent. */
     void close() {
-        List<Dial> waiting;
         List<Timer> left;
         IoThread t;
         mu.lock();
-        try {
+        try (mu) {
             closed = true;
-            waiting = dials;
-            dials = new ArrayList<>();
             left = List.copyOf(timers);
             timers.clear();
             t = io;
-        } finally {
-            mu.unlock();
         }
-        Conn c = conn;
-        if (c != null) {
-            c.die(closing(), "closed");
-        }
-        each(waiting, d -> d.failed(closing()));
+        fail(closing(), "closed");
         each(left, timer -> timer.closed.run());
         if (t != null) {
             t.wakeup();
-            join(t);
+            if (Wait.join(t, setup.timeout)) {
+                Thread.currentThread().interrupt();
+            }
         }
         listeners.close();
         callbacks.close();
-    }
-
-    private void join(IoThread t) {
-        boolean interrupted = false;
-        long end = System.nanoTime() + setup.timeout;
-        while (t.isAlive() && System.nanoTime() - end < 0) {
-            try {
-                t.join(Math.max(1, setup.timeout / 1_000_000));
-            } catch (InterruptedException e) {
-                interrupted = true;
-            }
-        }
-        if (interrupted) {
-            Thread.currentThread().interrupt();
-        }
     }
 
     /** Starts the I/O thread, or wakes it; returns the error if it cannot be started, or null. mu is held. */
@@ -423,27 +305,13 @@ final class Link {
 
     // ---- for the I/O thread ----
 
-    /** Tells whether there is anything to do. */
-    boolean busy() {
+    /** Tells whether there is anything to do. If not, and if last, the thread is no longer the one that runs. */
+    boolean busy(boolean last) {
         mu.lock();
-        try {
-            return !dials.isEmpty() || !timers.isEmpty();
-        } finally {
-            mu.unlock();
-        }
-    }
-
-    /** Like busy; but if there is nothing to do, the thread is no longer the one that runs. */
-    boolean stays() {
-        mu.lock();
-        try {
-            if (dials.isEmpty() && timers.isEmpty()) {
-                io = null;
-                return false;
-            }
-            return true;
-        } finally {
-            mu.unlock();
+        try (mu) {
+            boolean busy = !dials.isEmpty() || !timers.isEmpty();
+            io = busy || !last ? io : null;
+            return busy;
         }
     }
 
@@ -454,18 +322,13 @@ final class Link {
         mu.unlock();
     }
 
-    /** What to do about a connection. */
-    enum Next { NOTHING, WAIT, DIAL }
-
-    /** Tells whether a connection is wanted, and whether to try now or at that System.nanoTime. */
-    Next next(long at) {
+    /** Returns after how many nanoseconds to connect, when the next attempt is planned for that System.nanoTime; 0 for now. */
+    long untilDial(long at) {
         mu.lock();
-        try {
-            boolean now = fresh || System.nanoTime() - at >= 0;
+        try (mu) {
+            long left = fresh ? 0 : Math.max(0, at - System.nanoTime());
             fresh = false;
-            return dials.isEmpty() ? Next.NOTHING : now ? Next.DIAL : Next.WAIT;
-        } finally {
-            mu.unlock();
+            return dials.isEmpty() ? Long.MAX_VALUE : left;
         }
     }
 
@@ -473,36 +336,32 @@ final class Link {
     void connected(Conn c) {
         List<Dial> waiting;
         mu.lock();
-        try {
+        try (mu) {
             conn = c;
             waiting = dials;
             dials = new ArrayList<>();
-        } finally {
-            mu.unlock();
         }
         if (closed) {
             c.die(closing(), "closed");
         }
-        each(waiting, d -> d.connected(c));
+        each(waiting, d -> d.then.accept(c));
     }
 
     /** Fails the callers that would not wait until next, or all. */
     void failed(LockException why, long next, boolean all) {
         List<Dial> over = new ArrayList<>();
         mu.lock();
-        try {
-            dials.removeIf(d -> (all || next - d.until() >= 0) && over.add(d));
-        } finally {
-            mu.unlock();
+        try (mu) {
+            dials.removeIf(d -> (all || next - d.until >= 0) && over.add(d));
         }
-        each(over, d -> d.failed(why.again()));
+        each(over, d -> d.then.accept(why.again()));
     }
 
-    /** Ends the connection and fails all waiting callers: this client has a fault, and no hold may count any more. */
-    void fail(LockException why) {
+    /** Ends the connection and fails all waiting callers: no hold may count any more, for this reason. */
+    void fail(LockException why, String reason) {
         Conn c = conn;
         if (c != null) {
-            c.die(why, "connection");
+            c.die(why, reason);
         }
         failed(why, 0, true);
     }
@@ -512,14 +371,12 @@ final class Link {
         while (true) {
             Timer first;
             mu.lock();
-            try {
+            try (mu) {
                 first = timers.peek();
                 if (first == null || first.at - System.nanoTime() > 0) {
                     return first == null ? most : Math.max(1, Math.min(most, first.at - System.nanoTime()));
                 }
                 timers.poll();
-            } finally {
-                mu.unlock();
             }
             first.then.run();
         }

@@ -126,6 +126,12 @@ public class LockException extends RuntimeException {
         return code == Code.BAD_FRAME || code == Code.BAD_VERSION;
     }
 
+    /** Gives this, which may have been made on another thread, a stack trace of the current one; returns this. */
+    LockException here() {
+        fillInStackTrace();
+        return this;
+    }
+
     /** Makes an equal exception with a stack trace of the current thread. */
     LockException again() {
         return of(code, getMessage(), getCause());

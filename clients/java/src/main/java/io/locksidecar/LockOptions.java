@@ -17,14 +17,16 @@ public final class LockOptions {
     private static final LockOptions DEFAULTS =
             new LockOptions(0, false, false, null, false, null, 0, null);
 
-    private final long ttl;
-    private final boolean fixed;
-    private final boolean shared;
-    private final Owner owner;
-    private final boolean byThread;
+    /** In milliseconds; 0 for the daemon's default. */
+    final long ttl;
+    final boolean fixed;
+    final boolean shared;
+    final Owner owner;
+    final boolean byThread;
     private final Boolean confirm;
-    private final long keep;
-    private final Consumer<LostException> onLost;
+    /** In milliseconds; 0 for not. */
+    final long keep;
+    final Consumer<LostException> onLost;
 
     private LockOptions(
             long ttl, boolean fixed, boolean shared, Owner owner, boolean byThread, Boolean confirm, long keep,
@@ -151,31 +153,6 @@ public final class LockOptions {
         return new LockOptions(ttl, fixed, shared, owner, byThread, confirm, keep, onLost);
     }
 
-    boolean isShared() {
-        return shared;
-    }
-
-    Owner owner() {
-        return owner;
-    }
-
-    boolean isByThread() {
-        return byThread;
-    }
-
-    Consumer<LostException> onLost() {
-        return onLost;
-    }
-
-    /** Returns the TTL for the wire. */
-    long ttlMillis() {
-        return ttl;
-    }
-
-    long keepMillis() {
-        return keep;
-    }
-
     /** Returns the flags of an acquire for the wire. */
     long flags() {
         return fixed ? Codes.FIXED : 0;
@@ -194,11 +171,7 @@ public final class LockOptions {
         if (d.isNegative() || d.isZero()) {
             throw new LockException(Code.INVALID, what + " is a positive duration");
         }
-        try {
-            return Math.max(1, d.toMillis());
-        } catch (ArithmeticException e) {
-            return Long.MAX_VALUE;
-        }
+        return Math.max(1, nanos(d) / 1_000_000);
     }
 
     /** Returns a wait in milliseconds, rounded up; 0 if there is nothing to wait for. */

@@ -22,51 +22,45 @@ final class Msgpack {
     static void putArray(ByteBuffer b, int count) {
         if (count < 16) {
             b.put((byte) (0x90 | count));
-        } else if (count < 1 << 16) {
-            b.put((byte) 0xdc).putShort((short) count);
         } else {
-            b.put((byte) 0xdd).putInt(count);
+            sized(b, 0xdc - 1, Math.max(1, log(count)), count);
         }
     }
 
     static void putLong(ByteBuffer b, long v) {
-        if (v >= 0) {
-            if (v < 1 << 7) {
-                b.put((byte) v);
-            } else if (v < 1 << 8) {
-                b.put((byte) 0xcc).put((byte) v);
-            } else if (v < 1 << 16) {
-                b.put((byte) 0xcd).putShort((short) v);
-            } else if (v < 1L << 32) {
-                b.put((byte) 0xce).putInt((int) v);
-            } else {
-                b.put((byte) 0xcf).putLong(v);
-            }
-        } else if (v >= -(1 << 5)) {
+        if (v >= -(1 << 5) && v < 1 << 7) {
             b.put((byte) v);
-        } else if (v >= Byte.MIN_VALUE) {
-            b.put((byte) 0xd0).put((byte) v);
-        } else if (v >= Short.MIN_VALUE) {
-            b.put((byte) 0xd1).putShort((short) v);
-        } else if (v >= Integer.MIN_VALUE) {
-            b.put((byte) 0xd2).putInt((int) v);
+        } else if (v >= 0) {
+            sized(b, 0xcc, log(v), v);
         } else {
-            b.put((byte) 0xd3).putLong(v);
+            sized(b, 0xd0, log(~v << 1), v); // it takes as many bits as ~v, and one for the sign
         }
     }
 
     static void putText(ByteBuffer b, byte[] utf8) {
-        int n = utf8.length;
-        if (n < 32) {
-            b.put((byte) (0xa0 | n));
-        } else if (n < 1 << 8) {
-            b.put((byte) 0xd9).put((byte) n);
-        } else if (n < 1 << 16) {
-            b.put((byte) 0xda).putShort((short) n);
+        if (utf8.length < 32) {
+            b.put((byte) (0xa0 | utf8.length));
         } else {
-            b.put((byte) 0xdb).putInt(n);
+            sized(b, 0xd9, log(utf8.length), utf8.length);
         }
         b.put(utf8);
+    }
+
+    /** Returns the binary logarithm of the number of bytes that v takes without a sign: 0 to 3. */
+    private static int log(long v) {
+        int bits = Long.SIZE - Long.numberOfLeadingZeros(v);
+        return bits <= 8 ? 0 : bits <= 16 ? 1 : bits <= 32 ? 2 : 3;
+    }
+
+    /** Writes a number in 2^log bytes behind the type of that size. The types of one kind follow each other by size. */
+    private static void sized(ByteBuffer b, int type, int log, long v) {
+        b.put((byte) (type + log));
+        switch (log) {
+            case 0 -> b.put((byte) v);
+            case 1 -> b.putShort((short) v);
+            case 2 -> b.putInt((int) v);
+            default -> b.putLong(v);
+        }
     }
 
     // ---- reading: any width ----
@@ -77,18 +71,17 @@ final class Msgpack {
         if ((t & 0xf0) == 0x90) {
             return fits(b, t & 0x0f, 1);
         }
-        return switch (t) {
-            case 0xdc -> fits(b, size(b, 2), 1);
-            case 0xdd -> fits(b, size(b, 4), 1);
-            default -> throw new LockException(Code.BAD_FRAME, "not an array");
-        };
+        if (t != 0xdc && t != 0xdd) {
+            throw bad("not an array");
+        }
+        return fits(b, size(b, t - 0xdc + 1), 1);
     }
 
     /** Reads a number within 0 … 2^63 − 1. */
     static long getCount(ByteBuffer b) {
         long v = getLong(b);
         if (v < 0) {
-            throw new LockException(Code.BAD_FRAME, "number out of range");
+            throw bad("number out of range");
         }
         return v;
     }
@@ -99,61 +92,39 @@ final class Msgpack {
         if (t < 0x80 || t >= 0xe0) {
             return (byte) t;
         }
-        switch (t) {
-            case 0xcc:
-                return need(b, 1).get() & 0xff;
-            case 0xcd:
-                return need(b, 2).getShort() & 0xffff;
-            case 0xce:
-                return need(b, 4).getInt() & 0xffff_ffffL;
-            case 0xcf:
-                long v = need(b, 8).getLong();
-                if (v < 0) {
-                    throw new LockException(Code.BAD_FRAME, "number out of range");
-                }
-                return v;
-            case 0xd0:
-                return need(b, 1).get();
-            case 0xd1:
-                return need(b, 2).getShort();
-            case 0xd2:
-                return need(b, 4).getInt();
-            case 0xd3:
-                return need(b, 8).getLong();
-            default:
-                throw new LockException(Code.BAD_FRAME, "not a number");
+        long v = switch (t) {
+            case 0xcc, 0xcd, 0xce -> size(b, t - 0xcc);
+            case 0xd0 -> need(b, 1).get();
+            case 0xd1 -> need(b, 2).getShort();
+            case 0xd2 -> need(b, 4).getInt();
+            case 0xcf, 0xd3 -> need(b, 8).getLong();
+            default -> throw bad("not a number");
+        };
+        if (v < 0 && t == 0xcf) {
+            throw bad("number out of range");
         }
+        return v;
     }
 
     /** Reads text, which must be UTF-8. */
     static String getText(ByteBuffer b) {
         int t = head(b);
-        int n;
-        if ((t & 0xe0) == 0xa0) {
-            n = fits(b, t & 0x1f, 1);
-        } else {
-            n = switch (t) {
-                case 0xd9 -> fits(b, size(b, 1), 1);
-                case 0xda -> fits(b, size(b, 2), 1);
-                case 0xdb -> fits(b, size(b, 4), 1);
-                default -> throw new LockException(Code.BAD_FRAME, "not text");
-            };
+        boolean small = (t & 0xe0) == 0xa0;
+        if (!small && (t < 0xd9 || t > 0xdb)) {
+            throw bad("not text");
         }
+        int n = fits(b, small ? t & 0x1f : size(b, t - 0xd9), 1);
         byte[] utf8 = new byte[n];
         b.get(utf8);
         String text = new String(utf8, StandardCharsets.UTF_8);
         if (text.indexOf('\ufffd') >= 0) { // it replaces malformed bytes, or is there by itself
-            check(utf8);
+            try {
+                StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(utf8));
+            } catch (CharacterCodingException e) {
+                throw new LockException(Code.BAD_FRAME, "text is not UTF-8", e);
+            }
         }
         return text;
-    }
-
-    private static void check(byte[] utf8) {
-        try {
-            StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(utf8));
-        } catch (CharacterCodingException e) {
-            throw new LockException(Code.BAD_FRAME, "text is not UTF-8", e);
-        }
     }
 
     /** Skips count values of any type at a level. */
@@ -165,7 +136,7 @@ final class Msgpack {
 
     private static void skip(ByteBuffer b, int level) {
         if (level > MAX_LEVEL) {
-            throw new LockException(Code.BAD_FRAME, "nested too deeply");
+            throw bad("nested too deeply");
         }
         int t = head(b);
         if (t < 0x80 || t >= 0xe0) {
@@ -180,25 +151,17 @@ final class Msgpack {
         } else {
             switch (t) {
                 case 0xc0, 0xc2, 0xc3 -> { }
-                case 0xc4, 0xd9 -> pass(b, size(b, 1));
-                case 0xc5, 0xda -> pass(b, size(b, 2));
-                case 0xc6, 0xdb -> pass(b, size(b, 4));
-                case 0xc7 -> pass(b, size(b, 1) + 1);
-                case 0xc8 -> pass(b, size(b, 2) + 1);
-                case 0xc9 -> pass(b, size(b, 4) + 1);
-                case 0xcc, 0xd0 -> pass(b, 1);
-                case 0xcd, 0xd1, 0xd4 -> pass(b, 2);
-                case 0xd5 -> pass(b, 3);
-                case 0xca, 0xce, 0xd2 -> pass(b, 4);
-                case 0xd6 -> pass(b, 5);
-                case 0xcb, 0xcf, 0xd3 -> pass(b, 8);
-                case 0xd7 -> pass(b, 9);
-                case 0xd8 -> pass(b, 17);
-                case 0xdc -> skip(b, fits(b, size(b, 2), 1), level + 1);
-                case 0xdd -> skip(b, fits(b, size(b, 4), 1), level + 1);
-                case 0xde -> skip(b, 2L * fits(b, size(b, 2), 2), level + 1);
-                case 0xdf -> skip(b, 2L * fits(b, size(b, 4), 2), level + 1);
-                default -> throw new LockException(Code.BAD_FRAME, "a type that is never used");
+                case 0xc4, 0xc5, 0xc6 -> pass(b, size(b, t - 0xc4));
+                case 0xd9, 0xda, 0xdb -> pass(b, size(b, t - 0xd9));
+                case 0xc7, 0xc8, 0xc9 -> pass(b, size(b, t - 0xc7) + 1);
+                case 0xcc, 0xcd, 0xce, 0xcf -> pass(b, 1 << t - 0xcc);
+                case 0xd0, 0xd1, 0xd2, 0xd3 -> pass(b, 1 << t - 0xd0);
+                case 0xd4, 0xd5, 0xd6, 0xd7, 0xd8 -> pass(b, 1 + (1 << t - 0xd4));
+                case 0xca -> pass(b, 4);
+                case 0xcb -> pass(b, 8);
+                case 0xdc, 0xdd -> skip(b, fits(b, size(b, t - 0xdc + 1), 1), level + 1);
+                case 0xde, 0xdf -> skip(b, 2L * fits(b, size(b, t - 0xde + 1), 2), level + 1);
+                default -> throw bad("a type that is never used");
             }
         }
     }
@@ -207,11 +170,12 @@ final class Msgpack {
         return need(b, 1).get() & 0xff;
     }
 
-    private static long size(ByteBuffer b, int width) {
-        need(b, width);
-        return switch (width) {
-            case 1 -> b.get() & 0xff;
-            case 2 -> b.getShort() & 0xffff;
+    /** Reads a number without a sign in 2^log bytes, at most 4. */
+    private static long size(ByteBuffer b, int log) {
+        need(b, 1 << log);
+        return switch (log) {
+            case 0 -> b.get() & 0xff;
+            case 1 -> b.getShort() & 0xffff;
             default -> b.getInt() & 0xffff_ffffL;
         };
     }
@@ -219,7 +183,7 @@ final class Msgpack {
     /** Returns count if the bytes left may have so many entries of at least so many bytes. */
     private static int fits(ByteBuffer b, long count, int bytes) {
         if (count * bytes > b.remaining()) {
-            throw new LockException(Code.BAD_FRAME, "cut short");
+            throw bad("cut short");
         }
         return (int) count;
     }
@@ -230,8 +194,12 @@ final class Msgpack {
 
     private static ByteBuffer need(ByteBuffer b, int n) {
         if (b.remaining() < n) {
-            throw new LockException(Code.BAD_FRAME, "cut short");
+            throw bad("cut short");
         }
         return b;
+    }
+
+    private static LockException bad(String why) {
+        return new LockException(Code.BAD_FRAME, why);
     }
 }

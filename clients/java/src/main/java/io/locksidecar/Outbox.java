@@ -3,7 +3,6 @@ package io.locksidecar;
 import java.io.IOException;
 import java.nio.ByteBuffer;
 import java.nio.channels.WritableByteChannel;
-import java.util.concurrent.locks.ReentrantLock;
 
 /**
  * The writing half of a connection. A caller that sends while no other thread writes, writes everything that is queued,
@@ -22,9 +21,8 @@ final class Outbox {
     private static final int ROUNDS = 4;
     private static final int KEEP = 1 << 20;
 
-    private final ReentrantLock mu;
+    private final Conn conn;
     private final WritableByteChannel channel;
-    private final Runnable wakeup;
 
     private ByteBuffer out = ByteBuffer.allocateDirect(1 << 14);
     private ByteBuffer spare = ByteBuffer.allocateDirect(1 << 14);
@@ -32,15 +30,16 @@ final class Outbox {
     private int begun;
     private boolean open;
     private boolean writing;
-    private int crowd;
+    /** How many callers the last frames that were read have woken. */
+    int crowd;
     /** The reader has to continue writing. */
     private boolean stuck;
-    private IOException failed;
+    /** The error of writing, or null. */
+    IOException failed;
 
-    Outbox(ReentrantLock mu, WritableByteChannel channel, Runnable wakeup) {
-        this.mu = mu;
+    Outbox(Conn conn, WritableByteChannel channel) {
+        this.conn = conn;
         this.channel = channel;
-        this.wakeup = wakeup;
     }
 
     /** Tells whether so much waits to be written that no new request should be added. mu is held. */
@@ -53,12 +52,10 @@ final class Outbox {
         return out.position() == 0;
     }
 
-    /** Begins a frame whose array has count entries, and returns the buffer for them. mu is held. */
-    ByteBuffer begin(int count) {
-        return begin(count, 0);
-    }
-
-    /** Like begin, for a frame that takes so many bytes more than most. */
+    /**
+     * Begins a frame whose array has count entries, and returns the buffer for them. It takes so many bytes more than most.
+     * mu is held.
+     */
     ByteBuffer begin(int count, int more) {
         takeBack();
         int room = FRAME + more;
@@ -98,27 +95,22 @@ final class Outbox {
         return stuck || failed != null;
     }
 
-    /** Records how many callers the last frames that were read have woken. mu is held. */
-    void crowd(int woken) {
-        crowd = woken;
-    }
-
     /**
      * Writes what is queued, unless another thread does so already. With gather it first lets other callers run that
      * the same read has woken, so that their requests are written together.
      */
     void flush(boolean gather) {
         boolean left = true; // also after an Error
-        mu.lock();
-        try {
+        conn.mu.lock();
+        try (conn.mu) {
             if (writing || out.position() == 0) {
                 return;
             }
             writing = true;
             if (gather && crowd > 1) {
-                mu.unlock();
+                conn.mu.unlock();
                 Thread.yield();
-                mu.lock();
+                conn.mu.lock();
             }
             try {
                 for (int i = 0; i < ROUNDS && left && rest == null; i++) {
@@ -128,11 +120,9 @@ final class Outbox {
                 stuck = left; // only now, because mu was released meanwhile, and writing still belongs to this thread
                 writing = left;
             }
-        } finally {
-            mu.unlock();
         }
         if (left) {
-            wakeup.run();
+            conn.wakeReader();
         }
     }
 
@@ -153,11 +143,6 @@ final class Outbox {
         return false;
     }
 
-    /** Returns the error of writing, or null. mu is held. */
-    IOException failed() {
-        return failed;
-    }
-
     private ByteBuffer take() {
         takeBack();
         ByteBuffer next = spare != null ? spare : ByteBuffer.allocateDirect(1 << 14);
@@ -170,7 +155,7 @@ final class Outbox {
     /** Writes b as far as the socket accepts it, with mu released meanwhile; true when more is to be written. */
     private boolean once(ByteBuffer b) {
         IOException fault = failed;
-        mu.unlock();
+        conn.mu.unlock();
         try {
             if (fault == null) {
                 channel.write(b);
@@ -180,13 +165,13 @@ final class Outbox {
         } catch (RuntimeException | Error e) { // it is not known how much was sent
             fault = new IOException(e);
         } finally {
-            mu.lock();
+            conn.mu.lock();
         }
         if (fault != null) { // the reader ends the connection, because the daemon may have sent the reason
             failed = fault;
             b.clear();
             out.clear();
-            wakeup.run();
+            conn.wakeReader();
         } else if (b.hasRemaining()) {
             rest = b;
             return true;

@@ -23,7 +23,7 @@ public final class Owner {
      */
     private static final ThreadLocal<Long> THREADS = ThreadLocal.withInitial(Owner::next);
 
-    private final long number = next();
+    final long number = next();
     private final String name;
 
     private Owner(String name) {
@@ -47,10 +47,6 @@ public final class Owner {
      */
     public static Owner named(String name) {
         return new Owner(Objects.requireNonNull(name, "name"));
-    }
-
-    long number() {
-        return number;
     }
 
     /** Returns a number that was not used before. */

@@ -1,8 +1,7 @@
 package io.locksidecar;
 
+import io.locksidecar.Holds.Site;
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Wait.Answer;
-import io.locksidecar.Wait.Call;
 import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
@@ -21,45 +20,39 @@ final class Requests {
     /** Maximum number of bytes of a release-many besides its entries, and of an entry besides its key. */
     private static final int FRAME = 32;
     private static final int ENTRY = 13;
+    /** The number of fields of an acquire without optional ones. */
+    private static final int ACQUIRE = 8;
     private static final byte[] NO_TEXT = {};
 
     private final Conn conn;
-    private final Outbox out;
-    private final Holds holds;
     private long ids; // guarded by conn.mu
 
-    Requests(Conn conn, Outbox out, Holds holds) {
+    Requests(Conn conn) {
         this.conn = conn;
-        this.out = out;
-        this.holds = holds;
     }
 
     /** Sends hello. The welcome handles its reply. */
     void hello(byte[] name, byte[] label) {
         conn.mu.lock();
-        try {
-            ByteBuffer b = out.begin(6);
+        try (conn.mu) {
+            ByteBuffer b = conn.out.begin(6, 0);
             put(b, Codes.HELLO, ++ids, Codes.VERSION, Codes.VERSION);
             Msgpack.putText(b, name);
             Msgpack.putText(b, label);
-            out.end();
-        } finally {
-            conn.mu.unlock();
+            conn.out.end();
         }
-        out.flush(true);
+        conn.out.flush(true);
     }
 
     /** Sends a request, [op, id, key, fields…], or [op, id] without a key. In any case, the end of c is reported. */
     void send(Call c, byte[] key, long... fields) {
         LockException why;
         conn.mu.lock();
-        try {
-            why = conn.dead != null ? conn.gone() : out.full() ? full() : null;
+        try (conn.mu) {
+            why = conn.dead != null ? conn.gone() : conn.out.full() ? full() : null;
             if (why == null) {
                 frame(c.op, begun(c), key, fields);
             }
-        } finally {
-            conn.mu.unlock();
         }
         if (why == null) {
             sent(c.then != null);
@@ -71,7 +64,7 @@ final class Requests {
 
     /** Writes what was added. If no thread is about to wait for the answer, another one has to read it. */
     private void sent(boolean async) {
-        out.flush(true);
+        conn.out.flush(true);
         if (async) {
             conn.attend();
         }
@@ -81,21 +74,18 @@ final class Requests {
         return new LockException(Code.LIMIT, "too much is waiting to be written");
     }
 
-    /** Gives a call its id; mu is held. */
+    /** Gives a call its id; mu is held. If no thread waits for the answer, it is expected within the timeout. */
     private long begun(Call c) {
-        c.begun(conn, ++ids);
+        c.id = ++ids;
+        c.limit = c.then == null || c.target != null ? null : (Long) (System.nanoTime() + conn.link.setup.timeout());
+        c.conn = conn;
         conn.pending.put(c.id, c);
         return c.id;
     }
 
-    /** Adds a release of a grant that no owner got, whose reply is ignored. mu is held. */
-    void giveBack(Hold hold) {
-        release(hold, Codes.ASYNC | hold.unwanted());
-    }
-
     /** Adds a release whose reply is ignored. mu is held. */
     void release(Hold hold, int flags) {
-        frame(Codes.RELEASE, flags == Codes.QUIET ? Codes.QUIET_ID : ++ids, hold.name, hold.id.owner(), hold.fence, flags);
+        frame(Codes.RELEASE, flags == Codes.QUIET ? Codes.QUIET_ID : ++ids, hold.name, hold.id.owner, hold.fence, flags);
     }
 
     /** Adds a ping whose reply is ignored, to be written with the next requests. mu is held. */
@@ -104,13 +94,13 @@ final class Requests {
     }
 
     private void frame(int op, long id, byte[] key, long... fields) {
-        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
+        ByteBuffer b = conn.out.begin(2 + (key == null ? 0 : 1) + fields.length, 0);
         put(b, op, id);
         if (key != null) {
             Msgpack.putText(b, key);
         }
         put(b, fields);
-        out.end();
+        conn.out.end();
     }
 
     private static void put(ByteBuffer b, long... fields) {
@@ -128,19 +118,17 @@ final class Requests {
     void acquire(Acquire a) {
         Object outcome = null;
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             if (a.done()) {
                 return; // it was given up before its request was sent
             }
             outcome = conn.dead != null ? conn.gone() : held(a);
             if (outcome == null) {
-                outcome = out.full() ? full() : ask(a);
+                outcome = conn.out.full() ? full() : ask(a);
             }
-        } finally {
-            conn.mu.unlock();
         }
         if (outcome == null) {
-            sent(a.async());
+            sent(a.then != null);
         } else if (outcome == LATER) {
             conn.wakeReader();
         } else if (outcome instanceof Hold[]) {
@@ -154,12 +142,14 @@ final class Requests {
 
     /** Gives a what its owner holds, if that is everything; returns null if the daemon has to be asked. mu is held. */
     private Object held(Acquire a) {
-        if (a.keys().permits > 0) {
+        Keys keys = a.terms.keys();
+        if (keys.permits > 0) {
             return null; // each acquire takes one more
         }
-        Hold.Id[] wanted = a.ids();
-        boolean any = a.keys().op == Codes.ACQUIRE_ANY;
-        LostException loss = conn.link().unreleased(a);
+        Hold.Id[] wanted = a.ids;
+        Site site = a.terms.site();
+        boolean any = keys.op == Codes.ACQUIRE_ANY;
+        LostException loss = conn.link.unreleased(a);
         if (loss != null) {
             return loss;
         }
@@ -168,22 +158,25 @@ final class Requests {
         int blocked = 0;
         boolean all = true;
         for (int i = 0; i < wanted.length; i++) {
-            Hold hold = holds.get(wanted[i]);
-            Hold other = a.site() != null ? holds.inTheWay(wanted[i], a.site()) : null;
+            Hold hold = conn.holds.table.get(wanted[i]);
+            Hold other = site != null ? conn.holds.inTheWay(wanted[i], site) : null;
             if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned() || other != null && !other.owned()) {
-                conn.whenCaughtUpLocked(() -> a.connected(conn)); // what has arrived decides
+                conn.caughtUp.add(() -> { // what has arrived decides
+                    a.connected(conn);
+                    conn.attend(); // this thread may not be the reader, and the acquire's thread may wait for a wake
+                });
                 return LATER;
             }
-            if (other != null && a.waits()) { // a try is answered by the daemon
+            if (other != null && a.terms.waiting() != 0) { // a try is answered by the daemon
                 blocked++;
-                if ((!other.shared || !a.shared()) && (!any || blocked == wanted.length)) {
-                    return Holds.Site.alreadyHeld(other);
+                if ((!other.shared || !a.terms.options().shared) && (!any || blocked == wanted.length)) {
+                    return Site.alreadyHeld(other);
                 }
                 inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
                 inTheWay[i] = other; // the key can be acquired unless a writer waits
             }
-            if (hold != null && hold.shared && !a.shared() && !any) {
-                return new NotAcquiredException(Code.UPGRADE, "lock \"" + hold.id.key()
+            if (hold != null && hold.shared && !a.terms.options().shared && !any) {
+                return new NotAcquiredException(Code.UPGRADE, "lock \"" + hold.id.key
                         + "\" is held shared by this owner; an exclusive hold could never be granted");
             }
             found[i] = hold;
@@ -192,13 +185,13 @@ final class Requests {
         if (any) {
             return null; // the daemon chooses the key
         }
-        a.inTheWay(inTheWay);
+        a.inTheWay = inTheWay;
         if (!all) {
             return null; // the daemon re-enters those that are held: it can tell whether all are, at one moment
         }
         if (a.take(found)) {
             for (Hold hold : found) {
-                hold.enter(a.shared());
+                hold.count(a.terms.options().shared, 1);
             }
         }
         return found;
@@ -206,36 +199,40 @@ final class Requests {
 
     /** Adds a's request; mu is held. */
     private Object ask(Acquire a) {
-        Keys keys = a.keys();
-        Hold[] wanted = new Hold[keys.size()];
+        Keys keys = a.terms.keys();
+        LockOptions options = a.terms.options();
+        byte[] trace = a.terms.trace();
+        Hold[] wanted = new Hold[keys.text.length];
         for (int i = 0; i < wanted.length; i++) {
             wanted[i] = new Hold(conn, a, i);
         }
-        Call c = new Call(wanted, a);
-        ByteBuffer b = out.begin(fields(a), keys.size() * (Codes.MAX_KEY + 3));
+        Call c = new Call(keys.op, a, null, wanted);
+        int optional = options.keep != 0 ? 3 : trace != null ? 2 : keys.permits > 0 ? 1 : 0; // permits, traceparent, keep
+        int fields = keys.many() && trace != null ? ACQUIRE + 1 : ACQUIRE + optional; // several keys have only the second
+        ByteBuffer b = conn.out.begin(fields, keys.text.length * (Codes.MAX_KEY + 3));
         put(b, c.op, ids + 1);
         if (keys.many()) {
-            Msgpack.putArray(b, keys.size());
+            Msgpack.putArray(b, keys.text.length);
         }
         for (byte[] key : keys.utf8) {
             Msgpack.putText(b, key);
         }
-        int mode = keys.permits > 0 ? Codes.PERMIT : a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
-        put(b, a.owner(), mode, a.left(), a.ttl(), a.flags());
-        if (!keys.many() && fields(a) > ACQUIRE) {
+        int mode = keys.permits > 0 ? Codes.PERMIT : a.terms.options().shared ? Codes.SHARED : Codes.EXCLUSIVE;
+        put(b, a.terms.owner(), mode, a.left(), options.ttl, options.flags());
+        if (optional > 0 && !keys.many()) {
             Msgpack.putLong(b, keys.permits);
         }
-        if (a.trace() != null || a.keep() != 0) {
-            Msgpack.putText(b, a.trace() == null ? NO_TEXT : a.trace());
+        if (optional > 1) {
+            Msgpack.putText(b, trace == null ? NO_TEXT : trace);
         }
-        if (a.keep() != 0) {
-            Msgpack.putLong(b, a.keep());
+        if (optional > 2) {
+            Msgpack.putLong(b, options.keep);
         }
-        if (keys.many() && out.length() > conn.welcome().maxFrame()) {
-            out.takeBack();
-            return new LockException(Code.INVALID, a.keys() + " do not fit into one request");
+        if (keys.many() && conn.out.length() > conn.incoming.maxFrame) {
+            conn.out.takeBack();
+            return new LockException(Code.INVALID, keys + " do not fit into one request");
         }
-        out.end();
+        conn.out.end();
         begun(c);
         a.asked(c);
         if (a.done()) { // it ended before it knew of the call; no other request of this owner may come in between
@@ -244,21 +241,11 @@ final class Requests {
         return null;
     }
 
-    /** The number of fields of an acquire without optional ones. */
-    private static final int ACQUIRE = 8;
-
-    private static int fields(Acquire a) {
-        int optional = a.keep() != 0 ? 3 : a.trace() != null ? 2 : a.keys().permits > 0 ? 1 : 0;
-        return ACQUIRE + (a.keys().many() ? Math.max(0, optional - 1) : optional);
-    }
-
     /** Withdraws the acquire of c, if it is not answered. If its grant crosses this, the grant is released. */
     void withdraw(Call c) {
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             cancel(c);
-        } finally {
-            conn.mu.unlock();
         }
         sent(true);
     }
@@ -269,11 +256,12 @@ final class Requests {
         }
         c.abandoned = true;
         conn.leaves(c, 1);
-        Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
-        ByteBuffer b = out.begin(4);
+        Call cancel = new Call(Codes.CANCEL, null, x -> { });
+        cancel.target = c;
+        ByteBuffer b = conn.out.begin(4, 0);
         put(b, Codes.CANCEL, begun(cancel), c.id);
         Msgpack.putText(b, c.hold.name);
-        out.end();
+        conn.out.end();
     }
 
     // ---- releases ----
@@ -285,21 +273,17 @@ final class Requests {
     Object release(Hold hold, boolean shared, int flags, Consumer<Call> then) {
         Object left;
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             left = leave(hold, shared);
             if (left == null && flags == Codes.QUIET) {
                 release(hold, flags);
-                holds.releasedQuietly(hold);
+                conn.holds.releasedQuietly(hold);
                 left = Left.SENT;
             } else if (left == null) {
-                Call c = new Call(Codes.RELEASE, hold, null, then);
-                frame(c.op, begun(c), hold.name, hold.id.owner(), hold.fence, flags);
-                left = c;
+                left = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
             } else if (left == Left.STILL_HELD) {
                 left = lower(hold, then);
             }
-        } finally {
-            conn.mu.unlock();
         }
         sent(then != null);
         return left;
@@ -313,7 +297,7 @@ final class Requests {
         List<Call> calls = new ArrayList<>();
         List<Hold> last = new ArrayList<>();
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             for (Hold hold : all) {
                 Object left = leave(hold, shared);
                 if (left == null) {
@@ -324,23 +308,21 @@ final class Requests {
             }
             for (int n = 0; n < last.size(); ) { // each takes more bytes than its key did in the acquire
                 int begin = n;
-                int room = conn.welcome().maxFrame() - FRAME;
+                int room = conn.incoming.maxFrame - FRAME;
                 while (n < last.size() && (room -= last.get(n).name.length + ENTRY) >= 0) {
                     n++;
                 }
                 n = Math.max(n, begin + 1);
                 calls.add(releaseMany(last.subList(begin, n), then));
             }
-        } finally {
-            conn.mu.unlock();
         }
         sent(then != null);
         return calls;
     }
 
     private Call releaseMany(List<Hold> some, Consumer<Call> then) {
-        Call c = new Call(some.toArray(Hold[]::new), then);
-        ByteBuffer b = out.begin(5, some.size() * (Codes.MAX_KEY + ENTRY));
+        Call c = new Call(Codes.RELEASE_MANY, null, then, some.toArray(Hold[]::new));
+        ByteBuffer b = conn.out.begin(5, some.size() * (Codes.MAX_KEY + ENTRY));
         put(b, Codes.RELEASE_MANY, begun(c));
         Msgpack.putArray(b, some.size());
         for (Hold hold : some) {
@@ -348,8 +330,8 @@ final class Requests {
             Msgpack.putText(b, hold.name);
             Msgpack.putLong(b, hold.fence);
         }
-        put(b, c.hold.id.owner(), 0);
-        out.end();
+        put(b, c.hold.id.owner, 0);
+        conn.out.end();
         return c;
     }
 
@@ -358,15 +340,11 @@ final class Requests {
         if ((shared ? hold.reads : hold.writes) == 0) {
             return Left.NOT_OWNED;
         }
-        if (shared) {
-            hold.reads--;
-        } else {
-            hold.writes--;
-        }
+        hold.count(shared, -1);
         boolean last = hold.writes + hold.reads == 0;
         if (hold.over) {
             if (last) {
-                conn.link().forget(hold);
+                conn.link.losses.remove(hold);
                 if ("forced".equals(hold.lost) && conn.dead == null) {
                     release(hold, Codes.ALL); // until then, the daemon keeps the key closed to others
                 }
@@ -376,28 +354,26 @@ final class Requests {
         if (!last) {
             return Left.STILL_HELD;
         }
-        holds.drop(hold);
+        conn.holds.drop(hold);
         for (int i = 1; i < hold.grants; i++) { // for acquires of one owner that the daemon has counted
             release(hold, Codes.ASYNC);
         }
         return null;
     }
 
-    /** Turns one exclusive acquire of a hold into a shared one. The result is as for release. */
+    /** Turns one exclusive acquire of a hold into a shared one. The result is as for release. Throws if it is over. */
     Object downgrade(Hold hold) {
         Object left;
         conn.mu.lock();
-        try {
+        try (conn.mu) {
             if (hold.over) {
-                return hold.lost != null ? Left.LOST : Left.NOT_OWNED;
+                throw hold.notHeld();
             }
             if (hold.writes > 0) {
                 hold.writes--;
                 hold.reads++;
             }
             left = lower(hold, null);
-        } finally {
-            conn.mu.unlock();
         }
         sent(false);
         return left;
@@ -409,8 +385,13 @@ final class Requests {
             return Left.STILL_HELD;
         }
         hold.shared = true;
-        Call c = new Call(Codes.DOWNGRADE, hold, null, then);
-        frame(c.op, begun(c), hold.name, hold.id.owner(), hold.fence);
+        return about(hold, Codes.DOWNGRADE, then, hold.id.owner, hold.fence);
+    }
+
+    /** Adds a request about a hold. mu is held. */
+    private Call about(Hold hold, int op, Consumer<Call> then, long... fields) {
+        Call c = new Call(op, null, then, hold);
+        frame(op, begun(c), hold.name, fields);
         return c;
     }
 }

@@ -25,9 +25,7 @@ import java.util.function.Supplier;
  * client that is not closed lives as long as the process, whether it is reachable or not.
  */
 public final class Sidecar implements AutoCloseable {
-    private static final String LONGEST = "the longest wait that the daemon allows is over";
-
-    private final Link link;
+    final Link link;
 
     private Sidecar(Builder b) {
         Path path = b.path != null ? b.path : IoThread.SocketPath.byDefault();
@@ -220,7 +218,7 @@ public final class Sidecar implements AutoCloseable {
      * @return the socket's path
      */
     public Path socket() {
-        return link.path();
+        return link.setup.path();
     }
 
     /**
@@ -311,7 +309,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      */
     public Lease lease(String key, LockOptions options) throws InterruptedException {
-        return begin(Keys.of(key), options, -1).awaited().must(LONGEST);
+        return begin(Keys.of(key), options, -1).awaited().must();
     }
 
     /**
@@ -324,8 +322,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws NotAcquiredException if another owner held the lock for too long
      */
     public Lease lease(String key, Duration wait) throws InterruptedException {
-        return begin(Keys.of(key), LockOptions.defaults(), LockOptions.wait(wait)).awaited()
-                .must("not acquired within " + wait);
+        return begin(Keys.of(key), LockOptions.defaults(), LockOptions.wait(wait)).awaited().must();
     }
 
     /**
@@ -412,7 +409,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      */
     public Lease leaseAll(Collection<String> keys, LockOptions options) throws InterruptedException {
-        return begin(Keys.all(keys), options, -1).awaited().must(LONGEST);
+        return begin(Keys.all(keys), options, -1).awaited().must();
     }
 
     /**
@@ -426,8 +423,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws NotAcquiredException if one of them was not free in time; it names this key
      */
     public Lease leaseAll(Collection<String> keys, Duration wait) throws InterruptedException {
-        return begin(Keys.all(keys), LockOptions.defaults(), LockOptions.wait(wait)).awaited()
-                .must("not acquired within " + wait);
+        return begin(Keys.all(keys), LockOptions.defaults(), LockOptions.wait(wait)).awaited().must();
     }
 
     /**
@@ -438,8 +434,7 @@ public final class Sidecar implements AutoCloseable {
      * @return the lease of all, to be closed; or nothing
      */
     public Optional<Lease> tryLeaseAll(Collection<String> keys) {
-        return Optional.ofNullable(
-                begin(Keys.all(keys), LockOptions.defaults(), 0).awaitedUninterruptibly().lease());
+        return Optional.ofNullable(begin(Keys.all(keys), LockOptions.defaults(), 0).awaitedUninterruptibly().lease());
     }
 
     /**
@@ -480,7 +475,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      */
     public Lease leaseAny(Collection<String> keys, LockOptions options) throws InterruptedException {
-        return begin(Keys.any(keys), options, -1).awaited().must(LONGEST);
+        return begin(Keys.any(keys), options, -1).awaited().must();
     }
 
     /**
@@ -498,7 +493,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     private Acquire begin(Keys keys, LockOptions options, long wait) {
-        return Acquire.of(link, keys, options, wait, "Lease", null);
+        return Acquire.of(link, keys, options, wait, "Lease", null, null);
     }
 
     /**
@@ -545,7 +540,7 @@ public final class Sidecar implements AutoCloseable {
      * @return the number of holds that were ended
      */
     public long forceUnlock(String key, long fence) {
-        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0], Codes.EXCLUSIVE, fence).answer().number();
+        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0], Codes.EXCLUSIVE, fence).answer.number();
     }
 
     /**
@@ -582,12 +577,8 @@ public final class Sidecar implements AutoCloseable {
         link.close();
     }
 
-    Link link() {
-        return link;
-    }
-
     @Override
     public String toString() {
-        return "Sidecar[" + link.path() + "]";
+        return "Sidecar[" + link.setup.path() + "]";
     }
 }

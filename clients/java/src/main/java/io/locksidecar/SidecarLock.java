@@ -44,12 +44,10 @@ import java.util.concurrent.locks.Lock;
  * next one.
  */
 public final class SidecarLock implements Lock {
-    private static final String LONGEST = "the longest wait that the daemon allows is over";
-
     private final Link link;
     private final Keys keys;
     private final LockOptions options;
-    private final Handle handle;
+    final Handle handle;
 
     SidecarLock(Link link, Keys keys, LockOptions options, Handle handle) {
         this.link = link;
@@ -62,7 +60,7 @@ public final class SidecarLock implements Lock {
     static final class Handle {
         private final Ref ref;
         /** Owners by thread, while they hold the lock, acquire it, or have a lost hold that they have not unlocked. */
-        private final Map<Long, Long> owners = new ConcurrentHashMap<>(1);
+        final Map<Long, Long> owners = new ConcurrentHashMap<>(1);
 
         Handle(String kind) {
             this.ref = new Ref(this, kind);
@@ -99,7 +97,7 @@ public final class SidecarLock implements Lock {
      * @return false if it is exclusive
      */
     public boolean isShared() {
-        return options.isShared();
+        return options.shared;
     }
 
     /** Acquires the lock, and waits without bound. An interrupt is kept for later and does not end the wait. */
@@ -144,7 +142,7 @@ public final class SidecarLock implements Lock {
     }
 
     private boolean ownsByHandle() {
-        return options.owner() == null && !options.isByThread();
+        return options.owner == null && !options.byThread;
     }
 
     /** A way to wait for the outcome of an acquire. */
@@ -155,8 +153,7 @@ public final class SidecarLock implements Lock {
     /** Acquires as this owner; false if another owner has the lock. A wait without bound (-1) throws instead. */
     private <E extends Exception> boolean acquire(long wait, Waiting<E> waiting) throws E {
         if (!ownsByHandle()) {
-            Acquire a = Acquire.of(link, keys, options, wait, handle.ref, null);
-            return got(waiting.outcome(a), wait) != null;
+            return got(waiting, wait, null) != null;
         }
         long thread = Owner.ofThread();
         Long owner = handle.owners.get(thread);
@@ -167,7 +164,7 @@ public final class SidecarLock implements Lock {
                 owner = Owner.next();
                 handle.owners.put(thread, owner);
             }
-            hold = got(waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, owner, thread)), wait);
+            hold = got(waiting, wait, owner);
             if (hold != null) {
                 hold.by = handle.ref;
             }
@@ -179,10 +176,11 @@ public final class SidecarLock implements Lock {
         }
     }
 
-    private static Hold got(Acquire a, long wait) {
+    private <E extends Exception> Hold got(Waiting<E> waiting, long wait, Long handleOwner) throws E {
+        Acquire a = waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, handleOwner, null));
         Hold hold = a.hold();
         if (hold == null && wait < 0) {
-            throw a.notAcquired(LONGEST);
+            throw a.notAcquired();
         }
         return hold;
     }
@@ -227,16 +225,15 @@ public final class SidecarLock implements Lock {
     }
 
     private void release(int flags) {
-        long thread = Owner.ofThread();
-        Hold hold = find(thread);
+        Hold hold = find();
         try {
-            if (hold == null || !hold.release(options.isShared(), flags)) {
+            if (hold == null || !hold.release(options.shared, flags)) {
                 NotHeldException why = notHeld();
                 throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
             }
         } finally {
-            if (hold != null && hold.over && (hold.lost == null || find(thread) == null)) {
-                handle.owners.remove(thread); // released, or lost and unlocked as often as it was acquired
+            if (hold != null && hold.over && (hold.lost == null || find() == null)) {
+                handle.owners.remove(Owner.ofThread()); // released, or lost and unlocked as often as it was acquired
             }
         }
     }
@@ -282,7 +279,7 @@ public final class SidecarLock implements Lock {
      */
     public int holdCount() {
         Hold hold = find();
-        return hold == null ? 0 : hold.count(options.isShared());
+        return hold == null ? 0 : hold.count(options.shared);
     }
 
     /**
@@ -357,19 +354,11 @@ public final class SidecarLock implements Lock {
         hold.must(hold.renew(millis));
     }
 
-    /** Returns the number of owners of this handle. */
-    int owners() {
-        return handle.owners.size();
-    }
-
     /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
     private Hold find() {
-        return find(Owner.ofThread());
-    }
-
-    private Hold find(long thread) {
-        Long owner = options.owner() != null ? (Long) options.owner().number()
-                : options.isByThread() ? (Long) thread : handle.owners.get(thread);
+        long thread = Owner.ofThread();
+        Long owner = options.owner != null ? (Long) options.owner.number
+                : options.byThread ? (Long) thread : handle.owners.get(thread);
         return owner == null ? null : link.hold(Hold.Id.lock(keys.text[0], owner));
     }
 
@@ -383,9 +372,9 @@ public final class SidecarLock implements Lock {
 
     private NotHeldException notHeld() {
         Conn conn = link.live();
-        Hold other = conn == null || options.owner() != null ? null : conn.inThread(keys.text[0]);
+        Hold other = conn == null || options.owner != null ? null : conn.inThread(keys.text[0]);
         return new NotHeldException("lock \"" + key() + "\" is not held by "
-                + (options.owner() != null ? options.owner() : Thread.currentThread())
+                + (options.owner != null ? options.owner : Thread.currentThread())
                 + (ownsByHandle() ? " through " + handle.ref : "")
                 + (other == null ? "" : ", but by another handle (" + other.site.handle() + ")"));
     }
@@ -393,7 +382,7 @@ public final class SidecarLock implements Lock {
     @Override
     public String toString() {
         Hold hold = find();
-        return "SidecarLock[" + key() + (options.isShared() ? ", shared" : "")
+        return "SidecarLock[" + key() + (options.shared ? ", shared" : "")
                 + (hold != null && hold.owned() ? ", held by this owner]" : "]");
     }
 }

@@ -46,14 +46,12 @@ import java.util.concurrent.CompletableFuture;
  * even if a host may then grant locks alone. Handles are cheap, and have no state.
  */
 public final class SidecarSemaphore {
-    private static final String LONGEST = "the longest wait that the daemon allows is over";
-
     private final Link link;
     private final Keys keys;
     private final LockOptions options;
 
     SidecarSemaphore(Link link, Keys keys, LockOptions options) {
-        if (options.isShared()) {
+        if (options.shared) {
             throw new IllegalArgumentException("shared is for locks: a permit of a semaphore has one holder");
         }
         this.link = link;
@@ -87,7 +85,7 @@ public final class SidecarSemaphore {
      * @throws InterruptedException if the thread is interrupted, before or in the wait
      */
     public Lease acquire() throws InterruptedException {
-        return begin(-1).awaited().must(LONGEST);
+        return begin(-1).awaited().must();
     }
 
     /**
@@ -96,7 +94,7 @@ public final class SidecarSemaphore {
      * @return the permit; to be closed
      */
     public Lease acquireUninterruptibly() {
-        return begin(-1).awaitedUninterruptibly().must(LONGEST);
+        return begin(-1).awaitedUninterruptibly().must();
     }
 
     /**
@@ -108,7 +106,7 @@ public final class SidecarSemaphore {
      * @throws NotAcquiredException if no permit was free in time
      */
     public Lease acquire(Duration wait) throws InterruptedException {
-        return begin(LockOptions.wait(wait)).awaited().must("no permit could be had within " + wait);
+        return begin(LockOptions.wait(wait)).awaited().must();
     }
 
     /**
@@ -153,7 +151,7 @@ public final class SidecarSemaphore {
     }
 
     private Acquire begin(long wait) {
-        return Acquire.of(link, keys, options, wait, this, null);
+        return Acquire.of(link, keys, options, wait, this, null, null);
     }
 
     /**

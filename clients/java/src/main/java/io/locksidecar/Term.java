@@ -28,29 +28,22 @@ public final class Term {
 
     /** Begins to listen for the loss of the hold. */
     void watch() {
-        boolean over;
         hold.conn.mu.lock();
-        try {
-            over = hold.over;
-            hold.watcher = this::noticed;
-        } finally {
-            hold.conn.mu.unlock();
+        try (hold.conn.mu) {
+            hold.watcher = () -> lose("gone");
         }
-        if (over) {
-            noticed();
+        if (hold.over) { // its end may have been before
+            lose("gone");
         }
     }
 
-    private void noticed() {
-        String reason = hold.lost;
-        lose(reason == null ? "gone" : reason);
-    }
-
-    private void lose(String reason) {
+    /** Ends the term for the reason of the hold's loss, or for another one without it. */
+    private void lose(String otherwise) {
+        String reason = hold.lost != null ? hold.lost : otherwise;
         LostException loss = hold.loss(reason);
         if (end.compareAndSet(null, new End(loss))) {
             wake.run();
-            hold.conn.link().tell(lost::complete, hold.loss(reason));
+            hold.conn.link.tell(lost::complete, hold.loss(reason));
         }
     }
 
@@ -77,7 +70,7 @@ public final class Term {
      * @return the key
      */
     public String key() {
-        return hold.id.key();
+        return hold.id.key;
     }
 
     /**
@@ -122,8 +115,7 @@ public final class Term {
      */
     public void check() {
         if (!over() && !hold.held()) {
-            String reason = hold.lost;
-            lose(reason == null ? hold.reasonAt(BootClock.SYSTEM.now()) : reason);
+            lose(hold.reasonAt(BootClock.SYSTEM.now()));
         }
         End e = end.get();
         if (e != null) {

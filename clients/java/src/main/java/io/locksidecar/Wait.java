@@ -1,7 +1,6 @@
 package io.locksidecar;
 
 import java.util.concurrent.locks.LockSupport;
-import java.util.function.Consumer;
 
 /**
  * Something that one thread may wait for. No lock is held meanwhile. If no other thread reads the connection that brings
@@ -89,18 +88,33 @@ abstract class Wait {
         }
     }
 
-    /** An event of a connection that code sets. */
-    static final class Flag extends Wait {
-        private final Conn conn;
-        private volatile boolean set;
+    /** Waits until a thread has ended, for at most so many nanoseconds; true if the current thread was interrupted. */
+    static boolean join(Thread thread, long nanos) {
+        boolean interrupted = false;
+        long end = System.nanoTime() + nanos;
+        for (long left = nanos; thread.isAlive() && left > 0; left = end - System.nanoTime()) {
+            try {
+                thread.join(left / 1_000_000 + 1);
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        return interrupted;
+    }
 
-        Flag(Conn conn) {
+    /** A value that other code sets; not null. */
+    static final class Value<T> extends Wait {
+        private final Conn conn;
+        volatile T value;
+
+        /** Makes one that this connection brings; null if none does. */
+        Value(Conn conn) {
             this.conn = conn;
         }
 
         @Override
         boolean done() {
-            return set;
+            return value != null;
         }
 
         @Override
@@ -108,128 +122,9 @@ abstract class Wait {
             return conn;
         }
 
-        void set() {
-            set = true;
+        void set(T v) {
+            value = v;
             wake();
-        }
-    }
-
-    /** The end of a call: a reply's code, its text and a number in it; or an error without a reply. */
-    record Answer(int code, String text, long number, LockException error) {
-        /** The answer of a success without a number. */
-        static final Answer OK = new Answer(Codes.OK, "", 0, null);
-
-        static Answer failed(LockException why) {
-            return new Answer(-1, "", 0, why);
-        }
-
-        /** Returns a failure that names the key. */
-        Answer of(String key) {
-            return new Answer(code, "\"" + key + "\": " + text, number, error);
-        }
-    }
-
-    /** One request in flight. */
-    static final class Call extends Wait {
-        private static final Hold[] NONE = {};
-
-        final int op;
-        /** The holds that the request names. For an acquire, the granted holds replace them. Guarded by mu of conn. */
-        Hold[] holds;
-        /** The first hold of the request; null without any. */
-        final Hold hold;
-        /** Is called at the end by the thread that brings it, without a lock; null if a thread waits, or for an acquire. */
-        final Consumer<Call> then;
-        /** The acquire that the call belongs to, or null. */
-        final Acquire asker;
-        /** For a cancel: the call to be withdrawn. */
-        final Call target;
-
-        private volatile Conn conn;
-        /** The request's id; guarded by mu of conn. */
-        long id;
-        /** The grant is no longer wanted; guarded by mu of conn. */
-        boolean abandoned;
-        /** System.nanoTime until which an answer is expected; null for no limit. */
-        Long limit;
-        /** The grant became the outcome of its asker. */
-        boolean taken;
-        /** For a release-many: one code per hold. */
-        int[] codes;
-        /** For an inspect: the state that the daemon has reported. */
-        Inspection inspection;
-
-        private volatile Answer answer;
-
-        private Call(int op, Hold[] holds, Call target, Consumer<Call> then, Acquire asker) {
-            this.op = op;
-            this.holds = holds;
-            this.hold = holds.length == 0 ? null : holds[0];
-            this.target = target;
-            this.then = then;
-            this.asker = asker;
-        }
-
-        /** Makes a request about a hold, or about none. */
-        Call(int op, Hold hold, Call target, Consumer<Call> then) {
-            this(op, hold == null ? NONE : new Hold[] {hold}, target, then, null);
-        }
-
-        /** Makes a release-many. */
-        Call(Hold[] holds, Consumer<Call> then) {
-            this(Codes.RELEASE_MANY, holds, null, then, null);
-        }
-
-        /** Makes an acquire. */
-        Call(Hold[] holds, Acquire asker) {
-            this(asker.keys().op, holds, null, null, asker);
-        }
-
-        /** Gives it to a connection, under this id. */
-        void begun(Conn on, long as) {
-            id = as;
-            conn = on;
-        }
-
-        @Override
-        Conn conn() {
-            return conn;
-        }
-
-        @Override
-        boolean done() {
-            return answer != null;
-        }
-
-        Answer answer() {
-            return answer;
-        }
-
-        /** Returns the error that ended it without a reply, if it has this code. */
-        boolean failedWith(LockException.Code code) {
-            return answer.error != null && answer.error.code() == code;
-        }
-
-        /** Sets the answer, which is final. The caller then calls end, without a lock. */
-        void answered(Answer a) {
-            if (answer == null) {
-                answer = a;
-            }
-        }
-
-        /** Tells whether a thread waits for the end that may read the connection. */
-        boolean readerWaits() {
-            return asker != null ? asker.mayRead : mayRead;
-        }
-
-        void end() {
-            if (asker != null) {
-                asker.answered(this);
-            } else if (then != null) {
-                then.accept(this);
-            } else {
-                wake();
-            }
         }
     }
 }

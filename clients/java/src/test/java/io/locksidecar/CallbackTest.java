@@ -233,7 +233,7 @@ class CallbackTest extends OnDaemon {
     @Test
     void a_client_whose_thread_cannot_start_fails_and_tries_again() {
         Sidecar client = connect();
-        client.link().threads = link -> {
+        client.link.threads = link -> {
             throw new OutOfMemoryError("unable to create native thread");
         };
         SidecarLock lock = client.lock(key);
@@ -241,7 +241,7 @@ class CallbackTest extends OnDaemon {
             assertInstanceOf(UnavailableException.class, running(lock::lock).thrown());
             assertInstanceOf(UnavailableException.class, running(client::ping).thrown());
         }
-        client.link().threads = IoThread::new;
+        client.link.threads = IoThread::new;
         running(lock::lock).result();
         assertTrue(lock.isLocked());
     }
@@ -253,7 +253,7 @@ class CallbackTest extends OnDaemon {
         }).build());
         SidecarLock lock = client.lock(key);
         assertThrows(IllegalStateException.class, lock::lock);
-        assertEquals(0, lock.owners());
+        assertEquals(0, lock.handle.owners.size());
     }
 
     @Test

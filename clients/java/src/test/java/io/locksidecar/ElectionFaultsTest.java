@@ -75,7 +75,7 @@ class ElectionFaultsTest {
                 one.next();
                 daemon.kill();
                 until("it is lost", () -> one.losses() == 1);
-                until("it has asked in vain", () -> client.link().live() == null && one.said.contains("returned"));
+                until("it has asked in vain", () -> client.link.live() == null && one.said.contains("returned"));
                 daemon.start();
                 one.next();
                 assertTrue(election.failure().isEmpty());

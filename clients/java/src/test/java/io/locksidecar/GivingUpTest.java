@@ -44,7 +44,7 @@ class GivingUpTest extends OnPeer {
         peer.say(4, ids.get(0), "withdrawn");
         peer.say(0, ids.get(1), 1);
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test
@@ -56,7 +56,7 @@ class GivingUpTest extends OnPeer {
         assertEquals(List.of("k", number, FENCE), peer.expect(Codes.RELEASE).subList(2, 5));
         assertFalse(lock("k").isHeldByOwner());
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test
@@ -65,7 +65,7 @@ class GivingUpTest extends OnPeer {
         List<?> ids = giveUp();
         peer.say(0, ids.get(1), 0);
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test
@@ -109,7 +109,7 @@ class GivingUpTest extends OnPeer {
         assertInstanceOf(InterruptedException.class, waiting.thrown());
         peer.say(0, 1, 1, 5, millis(), 65536, 100, 30000, 86400000, 1, List.of(), "test");
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test

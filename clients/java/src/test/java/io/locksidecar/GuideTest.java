@@ -137,7 +137,7 @@ class GuideTest extends OnDaemon {
                 assertTrue(named || name.startsWith("Sidecar"), name);
             }
         }
-        for (String reason : Codes.REASONS.values()) {
+        for (String reason : Codes.REASONS) {
             assertTrue(FAILURES.contains("`" + reason + "`"), reason);
         }
     }

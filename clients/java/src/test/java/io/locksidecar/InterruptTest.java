@@ -26,7 +26,7 @@ class InterruptTest extends OnDaemon {
         Sidecar client = connect();
         SidecarLock lock = client.lock(key);
         lock.lock();
-        Conn conn = client.link().live();
+        Conn conn = client.link.live();
         List<Background<?>> waiting = List.of(
                 running(lock::lockInterruptibly),
                 background(() -> lock.tryLock(1, TimeUnit.HOURS)),
@@ -38,7 +38,7 @@ class InterruptTest extends OnDaemon {
         }
         untilWaiting(client, key, 0);
         assertTrue(lock.isHeldByOwner());
-        assertSame(conn, client.link().live());
+        assertSame(conn, client.link.live());
         assertNull(conn.dead);
         lock.unlock();
     }
@@ -63,7 +63,7 @@ class InterruptTest extends OnDaemon {
     @Test
     void a_storm_of_interrupts_leaves_the_channel_alone() {
         Sidecar client = connect().connect();
-        Conn conn = client.link().live();
+        Conn conn = client.link.live();
         AtomicBoolean over = new AtomicBoolean();
         AtomicInteger inside = new AtomicInteger();
         AtomicInteger interrupted = new AtomicInteger();
@@ -110,11 +110,11 @@ class InterruptTest extends OnDaemon {
         workers.stream().filter(Background::isDone).forEach(Background::result); // what failed, first
         workers.forEach(Background::result);
         assertTrue(granted.get() > 0);
-        assertSame(conn, client.link().live(), "the one connection lived through it");
+        assertSame(conn, client.link.live(), "the one connection lived through it");
         assertNull(conn.dead);
         untilWaiting(client, key, 0);
         assertTrue(connect().lock(key).tryLock(), "nothing is left held");
-        Until.until("nothing is in flight", () -> conn.inFlight() == 0);
+        Until.until("nothing is in flight", () -> Until.inFlight(conn) == 0);
     }
 
     @Test

@@ -139,7 +139,7 @@ class LeasesTest extends OnDaemon {
             }
         }
         free(keys("0", "1", "2"));
-        until("nothing is in flight", () -> client.link().live().inFlight() == 0);
+        until("nothing is in flight", () -> Until.inFlight(client.link.live()) == 0);
     }
 
     @Test

@@ -354,7 +354,7 @@ class LossTest extends OnDaemon {
         until("they are forgotten", () -> {
             System.gc();
             client.lock(key + "more" + more.incrementAndGet(), SHORT.ttl(Duration.ofMillis(20))).lock();
-            return client.link().losses() > 0 && client.link().losses() < 64;
+            return client.link.losses.size > 0 && client.link.losses.size < 64;
         });
         for (Lease lease : kept) { // their threads have ended, but they can be closed
             assertEquals("fixed_end", assertThrows(LostException.class, lease::close).reason());

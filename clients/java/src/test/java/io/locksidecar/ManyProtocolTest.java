@@ -62,7 +62,7 @@ class ManyProtocolTest extends OnPeer {
         peer.say(0, q.get(1), List.of(0, 0));
         closed.result();
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @ParameterizedTest

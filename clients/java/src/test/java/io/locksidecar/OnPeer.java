@@ -14,7 +14,7 @@ abstract class OnPeer {
     /** The owner of all locks of {@link #lock}. */
     final Owner owner = Owner.named("test");
     /** The owner's number on the wire. */
-    final long number = owner.number();
+    final long number = owner.number;
 
     @BeforeEach
     void open() {
@@ -58,7 +58,7 @@ abstract class OnPeer {
     }
 
     Conn conn() {
-        return client.link().live();
+        return client.link.live();
     }
 
     /** Sends frames, but not the reply for which a task waits, until the task has ended. */

@@ -108,7 +108,11 @@ class ProtocolTest extends OnPeer {
         byte[] grant = Values.frame(0, id, FENCE, 60_000, millis() + 60_000, 1, 0, 0);
         byte[] longer = Arrays.copyOf(grant, grant.length + 1);
         ByteBuffer payload = ByteBuffer.wrap(longer, 4, longer.length - 4).slice();
-        Until.refused(Code.BAD_FRAME, () -> conn().apply(payload)); // the I/O thread would end the connection next
+        Conn conn = conn();
+        conn.mu.lock();
+        try (conn.mu) {
+            Until.refused(Code.BAD_FRAME, () -> conn.incoming.apply(payload)); // the I/O thread would end the connection next
+        }
         assertFalse(lock.isHeldByOwner());
         peer.raw(grant);
         acquired.result();
@@ -199,7 +203,7 @@ class ProtocolTest extends OnPeer {
         assertEquals("forced", assertThrows(LostException.class, lock::unlock).reason());
         assertEquals(List.of("k", number, FENCE, 2L), peer.expect(Codes.RELEASE).subList(2, 6));
         inStep(); // nobody waits for the answer
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test
@@ -324,7 +328,7 @@ class ProtocolTest extends OnPeer {
         Object id = peer.expect(Codes.ACQUIRE_MANY).get(1);
         peer.say(0, id, List.of(List.of(FENCE, 60_000, millis() + 60_000, 1, 0, 0), List.of(FENCE + 1)));
         Until.failed(Code.BAD_FRAME, all.thrown());
-        assertEquals(0, client.link().losses());
+        assertEquals(0, client.link.losses.size);
     }
 
     @Test

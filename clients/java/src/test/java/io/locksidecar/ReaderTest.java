@@ -17,7 +17,7 @@ import org.junit.jupiter.api.Test;
 class ReaderTest extends OnPeer {
     /** Tells whether the current thread could become the reader of the connection. */
     private boolean leads() {
-        Wait.Flag wait = new Wait.Flag(conn());
+        Wait.Value<Boolean> wait = new Wait.Value<>(conn());
         wait.mayRead = true;
         return conn().lead(wait, System.nanoTime());
     }

@@ -30,7 +30,7 @@ class ReleaseTest extends OnPeer {
         assertEquals(List.of(3L, Codes.QUIET_ID, "k", number, Peer.FENCE, 4L), peer.expect(Codes.RELEASE));
         assertFalse(lock.isHeldByOwner());
         assertThrows(IllegalMonitorStateException.class, lock::unlockUnconfirmed);
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
         Background<Void> again = running(lock::lock);
         peer.grant(60_000, Peer.FENCE + 1, 0, 0);
         again.result();
@@ -225,7 +225,7 @@ class ReleaseTest extends OnPeer {
         peer.say(0, cancel.get(1), 0);
         assertEquals(List.of("b", number, 7L), peer.expect(Codes.RELEASE).subList(2, 5));
         assertInstanceOf(InterruptedException.class, any.thrown());
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
     }
 
     @Test

@@ -45,7 +45,7 @@ class SemaphoreProtocolTest extends OnPeer {
     /** Checks that nothing is left of any withdrawn request. */
     private void nothingIsInFlight() {
         inStep();
-        assertEquals(0, conn().inFlight());
+        assertEquals(0, Until.inFlight(conn()));
         assertTrue(conn().leaving.isEmpty());
     }
 

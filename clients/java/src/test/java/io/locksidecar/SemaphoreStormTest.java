@@ -118,7 +118,7 @@ class SemaphoreStormTest extends OnDaemon {
     @Test
     void a_storm_of_interrupts_leaves_the_channel_alone() throws InterruptedException {
         Sidecar client = connect().connect();
-        Conn conn = client.link().live();
+        Conn conn = client.link.live();
         LockOptions mine = LockOptions.defaults().owner(Owner.create()); // told apart by their fences alone
         AtomicBoolean over = new AtomicBoolean();
         AtomicInteger inside = new AtomicInteger();
@@ -161,8 +161,8 @@ class SemaphoreStormTest extends OnDaemon {
         over.set(true);
         workers.stream().filter(Background::isDone).forEach(Background::result); // what failed, first
         workers.forEach(Background::result);
-        assertSame(conn, client.link().live(), "the one connection lived through it");
-        until("nothing is in flight", () -> conn.inFlight() == 0);
+        assertSame(conn, client.link.live(), "the one connection lived through it");
+        until("nothing is in flight", () -> Until.inFlight(conn) == 0);
         untilWaiting(client, key, Codes.PERMIT, 0);
         allComeBack();
     }
@@ -179,7 +179,7 @@ class SemaphoreStormTest extends OnDaemon {
                 future.join().close();
             }
         }
-        until("nothing is in flight", () -> client.link().live().inFlight() == 0);
+        until("nothing is in flight", () -> Until.inFlight(client.link.live()) == 0);
         allComeBack();
     }
 

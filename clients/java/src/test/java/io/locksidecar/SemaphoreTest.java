@@ -170,7 +170,7 @@ class SemaphoreTest extends OnDaemon {
         Sidecar client = connect();
         SidecarSemaphore semaphore = semaphore(client, 1);
         Lease held = semaphore.acquire();
-        Conn conn = client.link().live();
+        Conn conn = client.link.live();
         List<Background<?>> waiting = List.of(
                 background(semaphore::acquire), background(() -> semaphore.acquire(Duration.ofHours(1))),
                 background(() -> semaphore.tryAcquire(Duration.ofHours(1))));
@@ -185,7 +185,7 @@ class SemaphoreTest extends OnDaemon {
             assertInstanceOf(InterruptedException.class, w.thrown());
         }
         untilWaiting(client, 1);
-        assertTrue(held.isValid() && client.link().live() == conn);
+        assertTrue(held.isValid() && client.link.live() == conn);
         held.close();
         assertTrue(patient.result());
         Thread.currentThread().interrupt();

@@ -45,6 +45,14 @@ final class Until {
         return e;
     }
 
+    /** Returns the number of requests that wait for their replies. */
+    static int inFlight(Conn conn) {
+        conn.mu.lock();
+        try (conn.mu) {
+            return conn.pending.size();
+        }
+    }
+
     /** Runs a task in a thread of its own. */
     static <T> Background<T> background(Callable<T> task) {
         return new Background<>(task);

@@ -142,7 +142,7 @@ class VectorsTest extends OnPeer {
             options = n[2] == 0 ? options : options.ttl(Duration.ofMillis(n[2]));
             Object keep = v.fields.get("keep");
             options = keep == null ? options : options.keep(Duration.ofMillis((Long) keep));
-            Acquire.of(client.link(), keys, n[3] == 0 ? options : options.fixed(), n[1], "test", n[0], 1).start();
+            Acquire.of(client.link, keys, n[3] == 0 ? options : options.fixed(), n[1], "test", n[0], null).start();
         }
         assertArrayEquals(v.frame, peer.frame());
     }
@@ -254,7 +254,7 @@ class VectorsTest extends OnPeer {
         assertEquals(sections.get("Codes of replies"), codes);
         assertEquals(
                 sections.get("Reasons of lost"),
-                Codes.REASONS.entrySet().stream().collect(Collectors.toMap(Map.Entry::getValue, Map.Entry::getKey)));
+                Codes.REASONS.stream().collect(Collectors.toMap(reason -> reason, reason -> Codes.REASONS.indexOf(reason) + 1)));
         Map<String, Integer> named = new HashMap<>();
         for (Field f : Codes.class.getDeclaredFields()) {
             if (f.getType() == int.class) {

@@ -1,0 +1,80 @@
+package io.locksidecar;
+
+import java.util.function.Consumer;
+
+/** One request in flight. */
+final class Call extends Wait {
+    final int op;
+    /** The acquire that the call belongs to, or null. */
+    final Acquire asker;
+    /** Is called at the end by the thread that brings it, without a lock; null if a thread waits, or for an acquire. */
+    final Consumer<Call> then;
+    /** The holds that the request names. For an acquire, the granted holds replace them. Guarded by mu of conn. */
+    Hold[] holds;
+    /** The first hold of the request; null without any. */
+    final Hold hold;
+    /** For a cancel: the call to be withdrawn. Guarded by mu of conn. */
+    Call target;
+
+    /** The connection that has it; null before that. */
+    volatile Conn conn;
+    /** The request's id; guarded by mu of conn. */
+    long id;
+    /** The grant is no longer wanted; guarded by mu of conn. */
+    boolean abandoned;
+    /** System.nanoTime until which an answer is expected; null for no limit. */
+    Long limit;
+    /** The grant became the outcome of its asker. */
+    boolean taken;
+    /** For a release-many: one code per hold. */
+    int[] codes;
+    /** For an inspect: the state that the daemon has reported. */
+    Inspection inspection;
+    /** Null until the end; see {@link #answered}. */
+    volatile Answer answer;
+
+    Call(int op, Acquire asker, Consumer<Call> then, Hold... holds) {
+        this.op = op;
+        this.asker = asker;
+        this.then = then;
+        this.holds = holds;
+        this.hold = holds.length == 0 ? null : holds[0];
+    }
+
+    @Override
+    Conn conn() {
+        return conn;
+    }
+
+    @Override
+    boolean done() {
+        return answer != null;
+    }
+
+    /** Returns the error that ended it without a reply, if it has this code. */
+    boolean failedWith(LockException.Code code) {
+        return answer.error() != null && answer.error().code() == code;
+    }
+
+    /** Sets the answer, which is final. The caller then calls end, without a lock. */
+    void answered(Answer a) {
+        if (answer == null) {
+            answer = a;
+        }
+    }
+
+    /** Tells whether a thread waits for the end that may read the connection. */
+    boolean readerWaits() {
+        return asker != null ? asker.mayRead : mayRead;
+    }
+
+    void end() {
+        if (asker != null) {
+            asker.answered(this);
+        } else if (then != null) {
+            then.accept(this);
+        } else {
+            wake();
+        }
+    }
+}
