@@ -107,10 +107,11 @@ final class Link {
         return (Conn) made.value;
     }
 
-    /** Sends a request that changes nothing and waits for its success. Throws a failure. */
+    /** Sends a request that no acquire or hold needs, and waits for its success. Throws a failure. */
     Call ask(int op, byte[] key, long... fields) {
         Call c = asked(op, key, fields);
-        if (c.done() && c.failedWith(Code.CLOSED) && !closed) {
+        boolean again = op == Codes.INSPECT || op == Codes.PING; // the others may have had their effect
+        if (again && c.done() && c.failedWith(Code.CLOSED) && !closed) {
             c = asked(op, key, fields); // this thread may have been the first to notice
         }
         if (!c.done()) {

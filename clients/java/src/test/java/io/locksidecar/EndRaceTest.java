@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import io.locksidecar.LockException.Code;
 import io.locksidecar.Until.Background;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
 /** Calls between the end of a connection or a hold, and the moment when the whole client knows it. */
@@ -90,5 +91,20 @@ class EndRaceTest extends OnPeer {
         Background<Lease> again = background(() -> client.lease("k", mine));
         peer.grant(60_000, Peer.FENCE + 1, 0, 0);
         again.result();
+    }
+
+    @Test
+    void what_waits_for_the_reading_is_done_when_an_error_of_writing_ends_the_connection() throws Exception {
+        held(60_000);
+        Conn conn = conn();
+        peer.readNoMore();
+        running(client::ping); // it cannot be written
+        AtomicInteger asked = new AtomicInteger();
+        AtomicInteger done = new AtomicInteger();
+        while (conn.dead == null) {
+            asked.incrementAndGet();
+            conn.whenCaughtUp(done::incrementAndGet);
+        }
+        until("all is done", () -> done.get() == asked.get());
     }
 }

@@ -85,6 +85,11 @@ final class Peer implements AutoCloseable {
         stream = null;
     }
 
+    /** Makes further writes of the client fail. It can still read. */
+    void readNoMore() throws IOException {
+        stream.channel.shutdownInput();
+    }
+
     void accept() {
         hangUp();
         try {

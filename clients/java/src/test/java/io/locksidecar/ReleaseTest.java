@@ -248,4 +248,29 @@ class ReleaseTest extends OnPeer {
         peer.say(12, peer.expect(Codes.FORCE_UNLOCK).get(1), "not you");
         Until.failed(Code.DENIED, ended.thrown());
     }
+
+    @Test
+    void what_may_have_had_its_effect_is_not_sent_again() {
+        Background<Long> ended = background(() -> client.forceUnlock("k"));
+        peer.welcome();
+        peer.expect(Codes.FORCE_UNLOCK);
+        peer.hangUp();
+        Until.failed(Code.CLOSED, ended.thrown());
+        Background<Void> released = running(() -> client.releaseDetached("k", 7));
+        peer.welcome();
+        peer.expect(Codes.RELEASE);
+        peer.hangUp();
+        Until.failed(Code.CLOSED, released.thrown());
+    }
+
+    @Test
+    void only_a_lock_of_one_key_can_be_kept() {
+        client(500);
+        LockOptions kept = LockOptions.defaults().keep(Duration.ofMinutes(10));
+        List<String> keys = List.of("a", "b");
+        Until.refused(Code.INVALID, () -> client.leaseAll(keys, kept));
+        Until.refused(Code.INVALID, () -> client.leaseAny(keys, kept));
+        Until.refused(Code.INVALID, () -> client.tryLeaseAny(keys, Duration.ZERO, kept));
+        Until.refused(Code.INVALID, () -> client.leaseAllAsync(keys, Duration.ZERO, kept));
+    }
 }
