@@ -131,6 +131,11 @@ final class Link {
         return ask(Codes.INSPECT, key.utf8[0], modeAndFlags).inspection;
     }
 
+    /** Ends the holds of a key with this mode that have this fence, or all if it is 0; returns their number. */
+    long forceUnlock(Keys key, int mode, long fence) {
+        return ask(Codes.FORCE_UNLOCK, key.utf8[0], mode, fence).answer.number();
+    }
+
     private Call asked(int op, byte[] key, long... fields) {
         Call c = new Call(op, null, null);
         connection().requests.send(c, key, fields);

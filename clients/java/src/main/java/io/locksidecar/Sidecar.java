@@ -492,6 +492,19 @@ public final class Sidecar implements AutoCloseable {
         return Optional.ofNullable(begin(Keys.any(keys), options, LockOptions.wait(wait)).awaited().lease());
     }
 
+    /**
+     * Acquires the lock of one of several keys without blocking, and waits no longer than this. The future is as for {@link
+     * #leaseAsync(String, Duration, LockOptions)}.
+     *
+     * @param keys 1 to 64 different ones
+     * @param wait the longest wait, counted in milliseconds, rounded up; with 0 or less, it does not wait
+     * @param options how the lock is to be held, and by which owner
+     * @return the lease to come
+     */
+    public CompletableFuture<Lease> leaseAnyAsync(Collection<String> keys, Duration wait, LockOptions options) {
+        return new Acquire.Future(link, Keys.any(keys), options, LockOptions.wait(wait));
+    }
+
     private Acquire begin(Keys keys, LockOptions options, long wait) {
         return Acquire.of(link, keys, options, wait, "Lease", null, null);
     }
@@ -521,7 +534,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Ends all holds of a lock, of any client on this host. The daemon allows this to root, to its own user and to its {@code
+     * Ends all holds of a lock, of any client on this host; see also {@link SidecarSemaphore#forceUnlock}. The daemon allows this to root, to its own user and to its {@code
      * operators}. The holders are told that they have lost it, with the reason {@code forced}.
      *
      * @param key the lock's name
@@ -540,7 +553,7 @@ public final class Sidecar implements AutoCloseable {
      * @return the number of holds that were ended
      */
     public long forceUnlock(String key, long fence) {
-        return link.ask(Codes.FORCE_UNLOCK, Keys.of(key).utf8[0], Codes.EXCLUSIVE, fence).answer.number();
+        return link.forceUnlock(Keys.of(key), Codes.EXCLUSIVE, fence);
     }
 
     /**

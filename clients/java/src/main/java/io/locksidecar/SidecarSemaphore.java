@@ -174,6 +174,17 @@ public final class SidecarSemaphore {
         return link.inspect(keys, Codes.PERMIT, Codes.HOLDERS);
     }
 
+    /**
+     * Ends permits of the semaphore, of any client on this host, like {@link Sidecar#forceUnlock(String)}.
+     *
+     * @param fence the fence of the permit; 0 for all permits
+     * @return the number of permits that were ended
+     * @throws LockException with the code {@link LockException.Code#DENIED} if this user may not do that
+     */
+    public long forceUnlock(long fence) {
+        return link.forceUnlock(keys, Codes.PERMIT, fence);
+    }
+
     @Override
     public String toString() {
         return "SidecarSemaphore[" + key() + ", " + permits() + " permits]";

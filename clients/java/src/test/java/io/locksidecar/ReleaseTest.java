@@ -250,6 +250,16 @@ class ReleaseTest extends OnPeer {
     }
 
     @Test
+    void unlocking_permits_by_force() {
+        Background<Long> ended = background(() -> client.semaphore("k", 3).forceUnlock(7));
+        peer.welcome();
+        List<?> q = peer.expect(Codes.FORCE_UNLOCK);
+        assertEquals(List.of("k", 2L, 7L), q.subList(2, 5));
+        peer.say(0, q.get(1), 1);
+        assertEquals(1, ended.result());
+    }
+
+    @Test
     void what_may_have_had_its_effect_is_not_sent_again() {
         Background<Long> ended = background(() -> client.forceUnlock("k"));
         peer.welcome();
@@ -272,5 +282,19 @@ class ReleaseTest extends OnPeer {
         Until.refused(Code.INVALID, () -> client.leaseAny(keys, kept));
         Until.refused(Code.INVALID, () -> client.tryLeaseAny(keys, Duration.ZERO, kept));
         Until.refused(Code.INVALID, () -> client.leaseAllAsync(keys, Duration.ZERO, kept));
+    }
+
+    @Test
+    void one_of_several_keys_without_blocking() {
+        CompletableFuture<Lease> any = client.leaseAnyAsync(
+                List.of("a", "b"), Duration.ofSeconds(5), LockOptions.defaults().owner(owner));
+        peer.welcome();
+        List<?> q = peer.expect(Codes.ACQUIRE_ANY);
+        peer.say(0, q.get(1), 7, 60_000, Peer.millis() + 60_000, 1, 0, 0, 1);
+        assertEquals("b", any.join().key());
+        CompletableFuture<Lease> canceled = client.leaseAnyAsync(List.of("a"), Duration.ofSeconds(5), LockOptions.defaults());
+        q = peer.expect(Codes.ACQUIRE_ANY);
+        canceled.cancel(false);
+        assertEquals(q.get(1), peer.expect(Codes.CANCEL).get(2));
     }
 }
