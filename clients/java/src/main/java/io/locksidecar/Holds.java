@@ -143,7 +143,7 @@ final class Holds {
         }
     }
 
-    /** Holds by id, and those that have a site also by key and thread, the newest first. */
+    /** Holds by id, and those that have a site also by key and thread, the newest first. A hold is in one table at a time. */
     static final class Table {
         private final Map<Hold.Id, Hold> all = new HashMap<>();
         private final Map<Hold.Id, List<Hold>> bySite = new HashMap<>();
