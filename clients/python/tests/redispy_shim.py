@@ -34,8 +34,8 @@ PREFIX = "lock:"
 
 def held_here(lock_module: Any, sidecar: Any, name: str) -> Any:
     """Return the token and the handle of the holder of a name in this process."""
-    table = vars(sidecar).get("_redis_locks")
-    return None if table is None else table._by_key.get(name)
+    found = [(token, handle) for (key, token), handle in vars(sidecar).get("_redis_locks", {}).items() if key == name]
+    return found[-1] if found else None
 
 
 def mine(found: Any, ttl: int) -> int:

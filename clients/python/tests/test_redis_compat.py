@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 import threading
@@ -315,11 +316,12 @@ def test_everything_else_is_redis_pys() -> None:
 def test_locks_that_are_left_to_expire_are_forgotten(r: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     for n in range(300):
         assert r.lock(f"once:{n}", timeout=3).acquire(blocking=False)
-    table = redis_compat._common.held_by(r.sidecar)
-    until("they have expired", lambda: not any(g[1] and g[1].owned() for g in list(table._by_key.values())))
-    for n in range(300):
-        r.lock(f"again:{n}", timeout=0.4).acquire(blocking=False)
-    assert len(table._by_key) < 450
+    handles = redis_compat._common.handles_of(r.sidecar)
+    assert len(handles) == 300
+    until("they have expired", lambda: not any(handle.owned() for handle in list(handles.values())))
+    r.sidecar._conn.lapse(list(r.sidecar._conn._holds.values()), w.now())
+    gc.collect()
+    assert not handles
 
 
 def test_an_ended_lock_is_refused_after_many_others(r: Redis) -> None:

@@ -101,9 +101,6 @@ class Campaign(BaseCampaign):
         """Tell whether the caller is the thread that would be waited for."""
         return threading.current_thread() in (self.thread, self._elected, self.runner)
 
-    def _cancelled(self, e: BaseException) -> None:
-        """Threads are not cancelled."""
-
     async def _rest(self, most: float) -> None:
         with contextlib.suppress(queue.Empty):
             self._wakes.get(timeout=max(0.0, most))

@@ -254,7 +254,7 @@ class Handle(ABC, Generic[H]):
                 self._forget(who, asked)
                 raise
             await client._pause(pause)
-            tries.paused()
+            tries.over()
 
     def _number(self, who: Who) -> int:
         """Return the owner's number: a new one, unless the owner has asked by this handle, too, and meanwhile."""
@@ -480,7 +480,7 @@ class Tries:
         self._cuts += 1
         if self._cuts > _CUTS:
             raise hold.loss(hold.lost)
-        return self._over()
+        return self.over()
 
     def refused(self, e: ConnectionLost | Draining, conn: Session, closed: bool) -> float:
         """Return the pause before the next attempt to a daemon that has ended or is going. Or raise e."""
@@ -497,11 +497,8 @@ class Tries:
             raise e
         return pause
 
-    def paused(self) -> None:
-        """Subtract the time of the pause."""
-        self._over()
-
-    def _over(self) -> bool:
+    def over(self) -> bool:
+        """Subtract the time that has passed; true if there is no time left."""
         left = self._end - time.monotonic()
         if self._wait > 0:
             self.left = max(0, math.ceil(left * 1000))

@@ -70,6 +70,7 @@ class Hold(Generic[C]):
     by: Origin | None = None
     keep: int = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
     tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
+    keeps: object = None  # kept alive as long as the hold is in the table
     op = w.ACQUIRE
     fence = 0
     count = 0  # how often its owner has acquired it; only this counts re-entries

@@ -270,6 +270,11 @@ class Table:
         for hold in holds.each if which else ():
             hold.tell = tuple(tell for tell in hold.tell if tell not in which)
 
+    def sustain(self, hold: Hold[Any], what: object) -> None:
+        """Keep something alive until the hold is over."""
+        with self._mu:
+            hold.keeps = None if hold.over else what
+
     def reenter(self, hold: Held) -> bool:
         """Count a re-entry of a valid hold; false if it is not valid."""
         with self._mu:
@@ -324,7 +329,7 @@ class Table:
 
     def _drop(self, hold: Hold[Any]) -> None:
         """Take a hold out of the table. The caller has mu."""
-        hold.over = True
+        hold.over, hold.keeps = True, None
         if self._holds.get((hold.key, hold.owner)) is hold:
             del self._holds[hold.key, hold.owner]
         if released(hold):

@@ -132,6 +132,7 @@ class BaseCampaign(ABC):
         self.pid = os.getpid()  # a forked child has campaigns of its own
         self.term: Any = None
         self.stopping = False
+        self.cancelled: BaseException | None = None
         self.resigning: BaseTerm | None = None
         self.error: BaseException | None = None  # the error that ended it
 
@@ -155,9 +156,10 @@ class BaseCampaign(ABC):
     def busy(self) -> bool:
         """Tell whether it is in progress."""
 
-    @abstractmethod
     def _cancelled(self, e: BaseException) -> None:
-        """Record a cancellation."""
+        """Record a cancellation, and stop."""
+        self.cancelled = self.cancelled or e
+        self.stopping = True
 
     def stop(self) -> None:
         """Ask for the end. Takes no lock, so that it may be called anywhere."""

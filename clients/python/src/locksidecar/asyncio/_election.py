@@ -74,7 +74,6 @@ class Campaign(BaseCampaign):
         self.task: asyncio.Task[Any] | None = None
         self.begun = False
         self.ended = asyncio.Event()
-        self.cancelled: BaseException | None = None
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -87,10 +86,6 @@ class Campaign(BaseCampaign):
     def inside(self) -> set[asyncio.Task[Any] | None]:
         """The tasks that would have to be waited for."""
         return {self.task, *self._callbacks}
-
-    def _cancelled(self, e: BaseException) -> None:
-        self.cancelled = self.cancelled or e
-        self.stopping = True
 
     async def _rest(self, most: float) -> None:
         timer = self.loop.call_later(max(0.0, most), self.wake)

@@ -7,10 +7,10 @@ import logging
 import math
 import os
 import threading
-import weakref
 from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, Final, Generic, Literal, TypeVar
+from weakref import WeakValueDictionary
 
 from .. import _wire as w
 from .._base import Base
@@ -31,42 +31,6 @@ class Local(threading.local):
     handle: Any = None
 
 
-class HandleTable(Generic[L]):
-    """By key: the token of the last acquire in this process, and the handle that holds the lock.
-
-    An entry whose hold is over is kept while its handle lives: before the release, the lock is not acquired again.
-    """
-
-    def __init__(self) -> None:
-        self._mu = threading.Lock()
-        self._by_key: dict[str, tuple[bytes, L | None, weakref.ref[L]]] = {}
-        self._sweep_at = 128
-
-    def put(self, key: str, token: bytes, lock: L) -> None:
-        with self._mu:
-            self._by_key[key] = token, lock, weakref.ref(lock)
-            if len(self._by_key) >= self._sweep_at:  # it may have locks that have expired
-                self._sweep()
-
-    def _sweep(self) -> None:
-        held = {key: (token, lock if lock and alive(lock) else None, ref) for key, (token, lock, ref) in self._all()}
-        self._by_key = held  # this may have dropped the last references to handles
-        self._by_key = {key: row for key, row in self._all() if row[2]() is not None}
-        self._sweep_at = max(128, 2 * len(self._by_key))
-
-    def _all(self) -> list[tuple[str, tuple[bytes, L | None, weakref.ref[L]]]]:
-        return list(self._by_key.items())
-
-    def get(self, key: str, token: bytes | None, *, pop: bool = False) -> L | None:
-        with self._mu:
-            found = self._by_key.get(key)
-            if token is None or found is None or found[0] != token:
-                return None
-            if pop:
-                del self._by_key[key]
-            return found[2]()
-
-
 _mu: Final = threading.Lock()
 _defaults: Final[dict[Any, Any]] = {}  # by loop; None for threads
 
@@ -85,16 +49,14 @@ def client_of(kind: type[Base], redis: Any) -> Any:
     return client
 
 
-def held_by(client: Any) -> HandleTable[Any]:
-    """Return the handles of a client."""
-    table: HandleTable[Any] = vars(client).setdefault("_redis_locks", HandleTable())  # one step
-    return table
+def handles_of(client: Any) -> WeakValueDictionary[tuple[str, bytes], Any]:
+    """Return the handles that acquired in this process, by key and token.
 
-
-def alive(lock: One) -> bool:
-    """Tell whether a handle may still hold the lock. Reads nothing from the socket."""
-    hold = lock._kept()
-    return hold is not None and not hold.over
+    A hold keeps its handle alive. When it is over, the handle is found as long as it lives: before the release, the
+    lock is not acquired again.
+    """
+    handles: Any = vars(client).setdefault("_redis_locks", WeakValueDictionary())  # one step
+    return handles  # type: ignore[no-any-return]
 
 
 class Common(Generic[L]):
@@ -167,7 +129,10 @@ class Common(Generic[L]):
                 if not await inner._acquire(inner._who(), w.to_wait(True, bound(wait))):
                     return None
                 self._refuse_lost(*before)  # the lock may have been lost while this waited
-                held_by(client).put(self._key, token, inner)
+                handles_of(client)[self._key, token] = inner
+                hold = inner._kept()
+                if hold is not None:
+                    hold.conn.sustain(hold, inner)
                 return inner
             except BaseException:  # an interrupt just after the acquire
                 if inner._kept() is not None:
@@ -176,7 +141,10 @@ class Common(Generic[L]):
                 raise
 
     def _inner(self, token: bytes | None, *, pop: bool = False) -> L | None:
-        inner: L | None = held_by(client_of(self._kind, self.redis)).get(self._key, token, pop=pop)
+        handles = handles_of(client_of(self._kind, self.redis))
+        inner: L | None = None if token is None else handles.get((self._key, token))
+        if pop and token is not None:
+            handles.pop((self._key, token), None)
         return inner
 
     def _let_go(self, expected_token: Token) -> Coroutine[Any, Any, None]:
