@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import itertools
 import logging
 import math
 import os
 import random
-import re
-import string
 import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar, cast
+from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
@@ -26,7 +22,6 @@ from ._table import LetGone, Owners
 from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
-F = TypeVar("F", bound=Callable[..., Any])
 OnLost = Callable[[LostError], object]
 
 log: Final = logging.getLogger("locksidecar")
@@ -130,41 +125,6 @@ class Base(ABC):
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         if self._thrown_away is not None:
             self._thrown_away.detach()
-
-    def locked(self, key: str, **terms: Any) -> Callable[[F], F]:
-        """Return a decorator: each call of the function runs under the lock of a key that depends on its arguments.
-
-        key: a format string with the names of parameters, such as ``"order:{id}"``. TypeError if there is no such
-        parameter.
-        terms: as for lock.
-        """
-
-        def decorate(f: F) -> F:
-            client: Any = self
-            client.lock("x")._must_run(f)
-            signature = inspect.signature(f)
-            names = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(key) if name is not None}
-            if unknown := names - set(signature.parameters):
-                raise TypeError(f"{key!r}: {f.__qualname__} has no parameter {min(unknown)!r}")
-
-            def lock(args: Any, kwargs: Any) -> Any:
-                bound = signature.bind(*args, **kwargs)
-                bound.apply_defaults()
-                return client.lock(key.format(**bound.arguments), **terms)
-
-            def under_lock(*args: Any, **kwargs: Any) -> Any:
-                with lock(args, kwargs):
-                    return f(*args, **kwargs)
-
-            async def under_lock_later(*args: Any, **kwargs: Any) -> Any:
-                async with lock(args, kwargs):
-                    return await f(*args, **kwargs)
-
-            run: Any = under_lock_later if inspect.iscoroutinefunction(f) else under_lock
-            functools.update_wrapper(run, f)
-            return cast(F, run)
-
-        return decorate
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client cannot be copied or sent to another process: make one there")

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import re
+import string
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import _wire as w
 from ._base import OnLost, ReadWriteLock, Terms
@@ -18,6 +22,8 @@ from ._scope import AnyLock, Locks, Semaphore
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Client(Link):
@@ -94,6 +100,32 @@ class Client(Link):
         read, write = PairedLock(self, key, shared=True, **terms), PairedLock(self, key, **terms)
         write.join(read)
         return ReadWriteLock(read, write)
+
+    def locked(self, key: str, **terms: Any) -> Callable[[F], F]:
+        """Return a decorator: each call of the function runs under the lock of a key that depends on its arguments.
+
+        key: a format string with the names of parameters, such as ``"order:{id}"``. TypeError if there is no such
+        parameter.
+        terms: as for lock.
+        """
+
+        def decorate(f: F) -> F:
+            self.lock("x")._must_run(f)
+            signature = inspect.signature(f)
+            names = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(key) if name is not None}
+            if unknown := names - set(signature.parameters):
+                raise TypeError(f"{key!r}: {f.__qualname__} has no parameter {min(unknown)!r}")
+
+            @functools.wraps(f)
+            def under_lock(*args: Any, **kwargs: Any) -> Any:
+                bound = signature.bind(*args, **kwargs)
+                bound.apply_defaults()
+                with self.lock(key.format(**bound.arguments), **terms):
+                    return f(*args, **kwargs)
+
+            return cast(F, under_lock)
+
+        return decorate
 
     def election(
         self,
