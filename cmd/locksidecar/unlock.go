@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -28,13 +30,10 @@ type unlockOptions struct {
 	key            string
 }
 
-const unlockLong = `With --fence and without --force, release the detached hold of KEY with that fence:
-'lock --keep' has ended, and its time is not over. It must be one of your own; root may
-release any.
-
-With --force, take the lock KEY away from all its holders on this host. They are told that it is
-lost, and the log names the user of this command. Only root and the daemon's own user
-may do that.
+const unlockLong = `With --force, take the lock KEY away from all its holders on this host. They are told
+that it is lost, and the log names the user of this command. Only root, the daemon's own
+user and the configured operators may do that. --fence limits it to the hold with that
+fence.
 
 It is a last resort. A holder that does not notice the loss continues its work while
 the next holder begins; then only a fence separates them. It is better
@@ -45,7 +44,11 @@ the next holder begins; then only a fence separates them. It is better
 
 The key is granted to others only when the holder can no longer rely on it: when the
 holder has answered or ended, or when the validity that was stated to it is over. The
-longest time until then is printed.
+longest time until then is printed, if it is known.
+
+With --fence and without --force, release a detached hold: the command of 'lock --keep'
+has ended, and the time of --keep is not over. 'locksidecar who KEY' shows the fence.
+Only the user of that command and root may do that.
 
 A lock and a semaphore of the same name are independent. Without --semaphore KEY names
 a lock; if only permits of KEY are held, the command says so.
@@ -77,7 +80,7 @@ func (m *Main) unlockCommand() *cobra.Command {
 	outputFlag(cmd, &o.output, "text", "json")
 	f := cmd.Flags()
 	f.BoolVar(&o.force, "force", false, "take the lock away from its holders")
-	f.BoolVar(&o.semaphore, "semaphore", false, "all permits of the semaphore KEY, not the lock")
+	f.BoolVar(&o.semaphore, "semaphore", false, "unlock the semaphore KEY, not the lock")
 	f.Var(&parsedFlag[uint64]{&o.fence, "fence", parseFence}, "fence",
 		"only the hold with this `fence`")
 	return cmd
@@ -92,7 +95,9 @@ func (o *unlockOptions) args(_ *cobra.Command, args []string) (err error) {
 This takes %[1]s away from a process that may be relying on it, and grants it to the
 next. It is better to end that process ('locksidecar locks %[1]s' shows its PID), which
 releases all its locks, or to wait. If it is necessary:
-  locksidecar unlock --force %[1]s`, terminal.Clean(o.key))
+  locksidecar unlock --force %[1]s
+If only 'lock --keep' keeps it, its user can free it ('locksidecar who %[1]s' shows F):
+  locksidecar unlock --fence F %[1]s`, terminal.Clean(o.key))
 	}
 	return nil
 }
@@ -104,6 +109,9 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	}
 	if !o.force {
 		return m.unlockDetached(ctx, o, socket)
+	}
+	if errors.Is(syscall.Access(admin.Socket(socket), writable), fs.ErrPermission) {
+		return m.unlockAsClient(ctx, o, socket)
 	}
 	form := url.Values{"key": {o.key}, "mode": {"lock"}}
 	if o.semaphore {
@@ -121,6 +129,28 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 		}
 		return err
 	}
+	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
+}
+
+// unlockAsClient unlocks by force over the socket for locks: the user may be an operator, and cannot
+// open the admin socket. The daemon returns only the number of holds.
+func (m *Main) unlockAsClient(ctx context.Context, o *unlockOptions, socket string) error {
+	c, err := dial(ctx, socket, client.Options{Name: "locksidecar unlock"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	ended, err := c.ForceUnlock(ctx, o.key, inspected(o.semaphore), o.fence)
+	if err != nil {
+		return clientExit(err, socket)
+	}
+	if ended == 0 {
+		return exit(exitNotHeld, "no hold of %s on this host was ended; %s", terminal.Clean(o.key),
+			o.advice(ctx, socket))
+	}
+	u := admin.Unlocked{Released: int(ended), FreeIn: -1, Holds: []engine.ViewHold{}}
 	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
 }
 
@@ -210,10 +240,15 @@ func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 			key, top.UnlessZero(h.PID),
 			top.OrDash(terminal.Clean(h.Client)), h.Session, roundedMS(h.Held), top.UnlessZero(h.Fence))
 	}
-	if more := u.Released - len(u.Holds); more > 0 {
+	switch more := u.Released - len(u.Holds); {
+	case more > 0 && len(u.Holds) > 0:
 		say("and from %d more", more)
+	case more > 0:
+		say("%s: taken away; number of holds: %d", key, more)
 	}
 	switch {
+	case u.FreeIn < 0:
+		say("%s is free when its holders have released it or ended, or when their validity is over", key)
 	case u.FreeIn > 0 && u.Released == 0:
 		say("%s was unlocked before, and is free in at most %s", key, top.Short(u.FreeIn))
 	case u.FreeIn > 0:

@@ -96,7 +96,8 @@ func TestOtherUsers(t *testing.T) {
 	h := bareHost(t)
 	bin := h.program()
 	config := filepath.Join(h.dir, "config.yaml")
-	text := "socket_mode: 0660\nsocket_group: '3001'\nlimits: {max_user_holds: 1}\nnamespaces:\n" +
+	text := "socket_mode: 0660\nsocket_group: '3001'\nlimits: {max_user_holds: 1}\n" +
+		"operators: {users: ['2003']}\nnamespaces:\n" +
 		"  'user:': {users: ['2001', root]}\n  'group:': {groups: ['3002']}\n"
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -135,6 +136,31 @@ func TestOtherUsers(t *testing.T) {
 	if code, out := as(2002, 3001, nil, "unlock", "--force", "any"); code == 0 ||
 		strings.Contains(out, "unlocked") {
 		t.Errorf("somebody unlocks by force: %d, %s", code, out)
+	}
+
+	// An operator need not be able to open the admin socket, which systemd keeps for root.
+	if err := os.Chmod(h.socket+".admin", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := as(2003, 3001, nil, "waiters"); code != denied ||
+		!strings.Contains(out, "may not open the daemon's admin socket, "+h.socket+".admin") {
+		t.Errorf("a user lists waiters: %d, %s", code, out)
+	}
+	victim := h.run("lock", "user:forced", "--", "sh", "-c", "echo up; read x")
+	victim.line()
+	if code, out := as(2002, 3001, nil, "unlock", "--force", "user:forced"); code != denied ||
+		!strings.Contains(out, "may not unlock by force") {
+		t.Errorf("somebody unlocks by force: %d, %s", code, out)
+	}
+	if code, out := as(2003, 3001, nil, "unlock", "--force", "user:forced"); code != 0 ||
+		!strings.Contains(out, "user:forced: taken away; number of holds: 1") {
+		t.Errorf("an operator unlocks by force: %d, %s", code, out)
+	}
+	if code, out := as(2003, 3001, nil, "unlock", "--force", "user:forced"); code != exitNotHeld {
+		t.Errorf("nothing is left to unlock: %d, %s", code, out)
+	}
+	if err := os.Chmod(h.socket+".admin", 0o660); err != nil {
+		t.Fatal(err)
 	}
 
 	// A user who may not take over is told so. The message does not say that there is no daemon, or

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -60,6 +62,11 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // without the host name of the URL, which is invented
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return exit(exitDenied, "this user (uid %d) may not open the daemon's admin socket, %s; "+
+				"'locksidecar locks' and 'locksidecar who' do not need it",
+				os.Geteuid(), admin.Socket(c.socket))
 		}
 		return clientExit(err, c.socket)
 	}
