@@ -186,6 +186,8 @@ func (t *Table) loseSilent(h *hold, now int64, out *Effects) {
 	t.detach(h, now, out)
 }
 
+var errNotDetached = errors.New("no detached hold of this key has this fence")
+
 // errKeepOutage refuses a keep where this host would have to grant the key alone.
 var errKeepOutage = errors.New("keep needs the store, which is down")
 
@@ -216,7 +218,7 @@ func (t *Table) ReleaseDetached(q *Release, anyUser bool, now int64, out *Effect
 	if others {
 		out.fail(q.Re, protocol.Denied, errNotYours)
 	} else {
-		out.fail(q.Re, protocol.NotHeld, nil)
+		out.fail(q.Re, protocol.NotHeld, errNotDetached)
 	}
 }
 

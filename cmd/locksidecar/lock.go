@@ -42,9 +42,10 @@ type lockOptions struct {
 	command []string
 }
 
-const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. Of several
-KEYs all are acquired or none, in an order that prevents deadlocks; if one is lost, all
-are. With --any it acquires only one of them: the one that it can have first.
+const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. If several
+KEYs are given, all of them are acquired or none, in an order that prevents deadlocks.
+The loss of one counts as the loss of all. With --any, only one of them is acquired: the
+first that is free.
 
 With -c it acquires one of N permits of the semaphore KEY instead: up to N such
 commands run at once, on all hosts together. All callers have to give the same N. A
@@ -64,9 +65,11 @@ ignored, because it is meant for the daemon. The environment of CMD has
                        traces adds the wait for the lock to that trace
 
 The lock is released as soon as CMD itself has ended, even if processes that it
-started continue. With --keep it stays taken for at least that time from when it was
-acquired; 'locksidecar unlock --fence' releases it earlier. If the lock is lost while CMD runs (the store or the daemon failed
-for too long, or an operator took it away), --on-lost decides what happens:
+started continue. With --keep, it stays taken for at least that time, counted from when it
+was acquired; 'locksidecar unlock --fence' releases it earlier.
+
+If the lock is lost while CMD runs (the store or the daemon failed for too long, or an
+operator took it away), --on-lost decides what happens:
 
   term   SIGTERM to the whole process group, SIGKILL after --kill-after; exit 79
   kill   SIGKILL at once; exit 79
@@ -86,7 +89,7 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   # wait for at most a minute; readers share the lock
   locksidecar lock -w 1m -s catalogue -- ./export.sh
 
-  # once on all hosts, even if it ends before the last of them begins; in a crontab
+  # in a crontab on every host: run it once per period, even if it ends quickly
   locksidecar lock -n -E 0 --keep 10m nightly-report -- ./report.sh
 
   # at most four of them at a time, on all hosts together
@@ -98,7 +101,7 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   # one of several
   locksidecar lock --any gpu/0 gpu/1 -- sh -c './train.sh --device "${LOCKSIDECAR_KEY#gpu/}"'
 
-  # a shell is there if you ask for one
+  # a shell, if CMD needs one
   locksidecar lock deploy -- sh -c 'echo "fence $LOCKSIDECAR_FENCE"; make deploy'`
 
 func (m *Main) lockCommand() *cobra.Command {
@@ -137,8 +140,8 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.Var(durationFlag(&o.ttl), "ttl", "`length` of the lease, which is renewed while CMD runs; "+
 		"after a crash of this host the lock stays taken for that time (default: the daemon's)")
 	f.Lookup("ttl").DefValue = ""
-	f.Var(durationFlag(&o.keep), "keep", "`time` after it was acquired for which the lock stays "+
-		"taken, even if CMD ends earlier")
+	f.Var(durationFlag(&o.keep), "keep", "shortest `time` for which the lock stays taken once it is "+
+		"acquired, even if CMD ends earlier")
 	f.Lookup("keep").DefValue = ""
 	f.VarP(&parsedFlag[int]{&o.conflict, "int", parseExitCode}, "conflict-exit-code", "E",
 		"exit `code` if the lock was not acquired")
@@ -157,6 +160,8 @@ func (m *Main) lockCommand() *cobra.Command {
 func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	switch {
+	case dash < 0 && o.any:
+		return usage("put -- between the keys and the command: locksidecar lock --any KEY KEY -- CMD")
 	case dash < 0 && len(args) > 1:
 		return usage("put -- between the key and the command: locksidecar lock %s -- %s",
 			args[0], strings.Join(args[1:], " "))
@@ -165,7 +170,7 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	case dash < 0 || len(args) == dash:
 		return usage("no command is named: locksidecar lock %s -- CMD", strings.Join(args, " "))
 	case dash > o.maxKeys():
-		return usage("%d keys: at most %d can be named", dash, o.maxKeys())
+		return usage("%d keys are named; at most %d are allowed", dash, o.maxKeys())
 	}
 	o.keys, o.command = args[:dash], args[dash:]
 	for i, k := range o.keys {
@@ -202,7 +207,7 @@ func (o *lockOptions) checkFlags(cmd *cobra.Command) error {
 	case o.keep > 0 && len(o.keys) > 1:
 		return usage("--keep takes one key")
 	case o.keep > protocol.MaxTTL*time.Millisecond:
-		return usage("--keep %v: a day at most", o.keep)
+		return usage("--keep %v: must be at most a day", o.keep)
 	}
 	switch o.onLost {
 	case lostTerm, lostKill, lostWarn:
@@ -213,7 +218,7 @@ func (o *lockOptions) checkFlags(cmd *cobra.Command) error {
 		return usage("--ttl %v: must be at least 1ms", o.ttl)
 	}
 	if o.ttl > protocol.MaxTTL*time.Millisecond {
-		return usage("--ttl %v: a lease can be a day long at most", o.ttl)
+		return usage("--ttl %v: must be at most a day", o.ttl)
 	}
 	return nil
 }

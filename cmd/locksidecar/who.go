@@ -25,9 +25,8 @@ of that host, which its daemon has registered in the store.
 
 A daemon of an older version, which does not register, is shown as "an unregistered
 daemon", and a program that locks in the store without locksidecar as "another program".
-For holders on this host, the time since the lock was granted is always shown. For another
-host, it is the time since that host got the lock from the store, if that is known.
-docs/operate/stores.md says where it comes from.
+The time after "for" counts from the grant if the holder is on this host. For another
+host, it counts from when that host got the lock from the store, if that is known.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 
@@ -117,8 +116,12 @@ func (k *heldKey) write(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%s is held by %s%s\n", key, describe(&k.Holders[i]), mode)
 		all = append(all, err)
 	}
-	if len(k.Holders) == 0 { // the daemon is older than this program
-		_, err := fmt.Fprintf(w, "%s is held%s\n", key, mode)
+	if len(k.Holders) == 0 { // an earlier process kept it, or the daemon is older than this program
+		left := ""
+		if k.LeftMS != nil {
+			left = "; its lease ends in " + top.Short(*k.LeftMS) + " unless it is renewed"
+		}
+		_, err := fmt.Fprintf(w, "%s is held%s%s\n", key, mode, left)
 		all = append(all, err)
 	}
 	return errors.Join(all...)

@@ -259,7 +259,13 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 		s.refuse(q.ID, code, err.Error(), a)
 		return
 	}
-	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 {
+	named := q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0
+	if named && rt.StoreLane.inline != nil {
+		// Such a store names no holders, but it can have a lease that an earlier process has left.
+		_, n, _ := sh.table.HoldersOf(string(q.Key), q.Mode == protocol.Permit, 1, now)
+		named = n > 0
+	}
+	if named {
 		sh.mu.Unlock()
 		s.inspectHolders(q, rt, now, a) // may have to query the store on another goroutine
 		return

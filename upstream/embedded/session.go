@@ -253,6 +253,6 @@ func (s *Store) step() time.Duration {
 }
 
 func waitingError(left time.Duration) error {
-	const text = "waiting out the validity stated before the restart: %.1f s left"
+	const text = "after a crash it waits until the locks granted before are over: %.1f s left"
 	return fmt.Errorf(text, left.Seconds())
 }

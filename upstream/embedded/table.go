@@ -159,7 +159,7 @@ func (r *request) refuse(res *upstream.Result) {
 
 // leftUntil states in an answer that a lease which an earlier process has left lasts until then.
 func (r *request) leftUntil(res *upstream.Result, until int64) {
-	if res.Left >= 0 {
+	if until > r.now && res.Status != cache.Refused {
 		res.Left = max(res.Left, until-r.now)
 	}
 }
