@@ -172,7 +172,7 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"\"\": 1\n", `:1: unknown field ""; known here: socket, `},
 		{"\"\": {ttl: 1s}\n", `:1: unknown field ""; known here: socket, `},
 		{"limits: {\"\": 1}\n", `:1: unknown field "limits."; known here: max_conns, `},
-		{"limits.max_conns: 1\n", `:1: unknown field "limits.max_conns"; known here: socket, `},
+		{"limits.max_conns: 1\n", `:1: unknown field "limits.max_conns"; write limits: {max_conns: `},
 		{"\".ttl\": 1s\n", `:1: unknown field ".ttl"; did you mean "ttl"`},
 		{"? [ttl]\n: 1s\n", ":1: the name of a field has to be text"},
 		{"? {a: b}\n: 1s\n", ":1: the name of a field has to be text"},

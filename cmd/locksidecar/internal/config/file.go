@@ -65,6 +65,10 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 // unknown adds the fault of an unknown field. It names the known field with the nearest name, or
 // else all of them.
 func (r *fileReader) unknown(key *yaml.Node, path string, known []string) {
+	if group, field, dotted := strings.Cut(key.Value, "."); dotted && slices.Contains(known, group) {
+		r.fault(key, "unknown field %q; write %s: {%s: …}", path, group, field)
+		return
+	}
 	if near := nearest.Of(key.Value, known); near != "" {
 		r.fault(key, "unknown field %q; did you mean %q?", path, near)
 		return
