@@ -145,7 +145,7 @@ func faultyLayouts() []faulty {
 	none := space("both with a store that nobody serves", `connection refused`,
 		"store: fredis, both: fredlock")
 	none.well = true
-	restart := top("what takes a restart", `changing it to .* takes a restart`, "")
+	restart := top("what needs a restart", `changing it to .* needs a restart`, "")
 	restart.well = true
 	restart.text = func(l *layout) string {
 		l = l.clone()

@@ -45,8 +45,7 @@ func (m *Main) checkCommand() *cobra.Command {
 		Long: `Read the configuration as serve does, from the file, the environment and the flags,
 and show the values that differ from the defaults, each with its origin; -a shows all.
 With KEY it shows the settings for a lock of that name. It connects to nothing and
-shows no secrets. The exit code is 0 if everything is
-well-formed, and else 64.`,
+shows no secrets. The exit code is 0 if the configuration has no errors, and else 64.`,
 		Example: `  locksidecar config check --config /etc/locksidecar.yaml
   locksidecar config check --upstream redis://redis.internal:6379 order:42`,
 		DisableFlagsInUseLine: true,
@@ -58,8 +57,8 @@ well-formed, and else 64.`,
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && m.Env.File(file) == "" && isFile(args[0]) {
-				return usage("%[1]s is a file: to check it, give --config %[1]s; a key of that "+
-					"name is explained with a file named by --config", args[0])
+				return usage("%[1]s is a file; to check it, use --config %[1]s. To show the "+
+					"settings for a key of that name, add --config FILE", args[0])
 			}
 			p, err := m.load(file, cmd.Flags())
 			if err != nil {
@@ -95,7 +94,7 @@ func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan, all bool
 		}
 	}
 	if !shown {
-		fmt.Fprintln(t, "every setting has its default (-a shows them)")
+		fmt.Fprintln(t, "every setting has its default (-a shows all settings)")
 	}
 	fmt.Fprintln(t)
 	for _, s := range append([]*config.StoreSettings{&c.Main}, c.Stores...) {
@@ -147,7 +146,7 @@ func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) 
 		case c.Set(at):
 			line("namespace", "\"\", all other keys (%s)", c.FromPath(at))
 		default:
-			line("namespace", "none of those named: as all other keys")
+			line("namespace", "none; the settings for all other keys apply")
 		}
 	}
 	names := []string{n.Store}
@@ -193,21 +192,21 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("longest hold", "%v, then it is lost", n.MaxHold)
 	}
 	if n.Heartbeat > 0 {
-		line("heartbeat", "a client that says nothing for %v loses it", n.Heartbeat)
+		line("heartbeat", "a client that sends nothing for %v loses it", n.Heartbeat)
 	}
 	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
 		line("at most", "%s held and %s waiting in the whole namespace",
 			many(n.MaxHolds), many(n.MaxWaiters))
 	}
-	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn",
+	line("when another host waits", "at most %d more handoffs on this host, in at most %v",
 		n.MaxHandoffs, n.MaxHandoffTime)
 	if n.Linger > 0 {
-		line("when nobody holds it", "the lease may stay for %v, if this host has often used it again in time, "+
-			"but not for %v after another host has requested it",
+		line("when nobody holds it", "if this host often uses it again, the lease stays for %v, "+
+			"but not within %v after a request of another host",
 			min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
-		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v",
+		line("plain lockers", "after %v of handoffs this host pauses for %v, so that they can acquire it",
 			engine.DefaultTenure, engine.DefaultPause)
 	}
 	if n.Outage == "local" {
@@ -255,7 +254,7 @@ func orNone(names []string) string {
 
 func unbounded(d time.Duration) string {
 	if d == 0 {
-		return "without bound"
+		return "no limit"
 	}
 	return d.String()
 }

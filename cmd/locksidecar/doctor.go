@@ -160,7 +160,7 @@ func (d *doctor) daemon(s *status) {
 	const check = "daemon"
 	switch own := thisBuild().Version; {
 	case !s.Reachable:
-		d.fail(check, "look at its log: 'journalctl -u locksidecar', or the pod's", "%s", s.Error)
+		d.fail(check, "read its log: 'journalctl -u locksidecar', or the log of its pod", "%s", s.Error)
 	case s.Version != own:
 		d.warn(check, "restart the older one of the two; an upgrade by takeover loses no locks",
 			"answers; its version is %s, and this program's is %s", s.Version, own)
@@ -204,8 +204,8 @@ func (d *doctor) clock(s *status) {
 	const check = "clock"
 	switch {
 	case s.Clock != nil && !s.Clock.Shared:
-		d.warn(check, "run both in one time namespace, or rely on durations only",
-			"the daemon's boot clock is not this shell's")
+		d.warn(check, "run clients and daemon in one time namespace; else validities are slightly shorter",
+			"the daemon and this shell are in different time namespaces")
 	case clockUnsynchronized():
 		d.warn(check, "run chrony, systemd-timesyncd or another NTP client",
 			"the kernel's clock is not synchronized; "+

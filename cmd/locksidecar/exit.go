@@ -94,6 +94,8 @@ func clientExit(err error, socket string) error {
 		return exit(exitUnavailable, "%s is the daemon's admin socket; use its socket for locks, "+
 			"%s",
 			socket, locks)
+	case errors.Is(err, client.ErrDraining):
+		return exit(exitUnavailable, "the daemon at %s is stopping, and grants no new locks", socket)
 	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(socket):
 		return exit(exitUnavailable, "no daemon at %s: it is not a socket", socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):

@@ -389,7 +389,7 @@ func (f *fleet) openStore(ctx context.Context, d *need, others bool) (is opened,
 	for key := range f.open {
 		if name := d.sharesEmbedded(f.needs[key]); name != "" {
 			return is, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two "+
-				"stores, or in one again, takes a restart", name)
+				"stores, or in one again, needs a restart", name)
 		}
 	}
 	// While there is a parked state, no other daemon serves.

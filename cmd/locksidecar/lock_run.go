@@ -149,8 +149,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		if j.holds[0].Grant().Flags&protocol.GrantBound != 0 {
-			j.say("the store does not keep this lock if the daemon ends: --keep lasts at most as long as " +
-				"the daemon")
+			j.say("this store forgets a kept lock when the daemon ends: --keep then ends, too")
 		}
 		return nil
 	}
@@ -284,7 +283,7 @@ func (j *job) released(err error) {
 	case errors.Is(err, client.ErrNotHeld), errors.Is(err, client.ErrClosed):
 		j.say("the lock %s was lost before the command ended: %v", j.name(), err)
 	default:
-		j.say("the release of %s is not confirmed yet, and the daemon continues it: %v", j.name(), err)
+		j.say("the release of %s is not confirmed yet; the daemon continues to try: %v", j.name(), err)
 	}
 }
 

@@ -50,7 +50,7 @@ func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 			s.forward(sig.(syscall.Signal))
 		case in := <-j.away:
 			if !s.lost {
-				j.say("the daemon is going away; the lock %s ends in %v", j.name(), in)
+				j.say("the daemon is stopping; the lock %s ends in %v", j.name(), in)
 			}
 		case <-s.kill:
 			s.kill = nil

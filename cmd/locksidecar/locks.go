@@ -55,20 +55,23 @@ func (m *Main) locksCommand() *cobra.Command {
 particular order; with PREFIX only those whose keys begin with it. Locks that only
 other hosts hold are not listed.
 
-With --store all locks in the stores are listed, with the host that holds them, and the
-names of the holder and the lock in the store. Column WHOSE has one of these:
+With --store all locks in the stores are listed, each with its host and with the names
+of the holder and of the lock in the store. Column WHOSE has one of these:
 
-  this host     the daemon of this host made it
-  other host    the daemon of another host made it
-  left behind   this host made it and no longer knows it; it ends by itself
-  foreign       a plain locker made it
+  this host     the daemon of this host has it
+  other host    the daemon of another host has it
+  left behind   this host's daemon acquired it earlier, and no longer knows it; it ends
+                by itself
+  foreign       a program that locks in the store without locksidecar has it
 
-While keys move between two stores, a lock is listed in each of them.
+While keys move between two stores, a lock is listed in each of them. The embedded store
+lists no locks.
 docs/operate/stores.md describes how to remove one by hand.
 
 LEFT is the time until the lease in the store ends unless it is renewed. The daemon
 renews it while the lock is held. If there are several holders, CLIENT, PID and SESSION
-describe one of them. A detached hold (lock --keep) has neither, and LEFT is its end.`,
+describe one of them. A detached hold (see lock --keep) has none of these, and LEFT is
+the time until it ends.`,
 		Example: `  locksidecar locks
   locksidecar locks order:
   locksidecar locks --store order:

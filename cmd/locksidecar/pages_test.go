@@ -67,7 +67,7 @@ var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload
 	"http://127.0.0.1:9402/", "ssh -L 9402:127.0.0.1:9402 HOST", "kubectl port-forward",
 	"honor_labels: true", "rule_files",
 	"classes", "log.audit: true", "OTEL_EXPORTER_OTLP_ENDPOINT", "TRACEPARENT", "--max-wait", "limits",
-	"systemctl restart", "noeviction", "-only SCENE", "--watch"}
+	"systemctl restart", "noeviction", "-only SCENE", "--watch", "--config"}
 
 // knownWords returns the fields, codes, events, paths and other names of the program.
 func knownWords(t *testing.T) map[string]bool {

@@ -44,7 +44,7 @@ func TestReload(t *testing.T) {
 	// A file with faults changes nothing, and the log names the faults.
 	h.reloads(file, "max_wait: 1\n", "reload_refused", "needs a unit")
 	h.reloads(file, "upstream: redis://127.0.0.1:1\n", "reload_refused", "connection refused")
-	h.reloads(file, "socket_mode: 0600\n", "reload_refused", "changing it to", "takes a restart")
+	h.reloads(file, "socket_mode: 0600\n", "reload_refused", "changing it to", "needs a restart")
 	h.reloads(file, "namespaces:\n  a: {store: eu}\n", "reload_refused", `there is no store`)
 	if n, _ := h.holders(); n != 1 {
 		t.Fatalf("%d holders", n)

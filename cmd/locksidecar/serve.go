@@ -71,7 +71,7 @@ trace context are exported as spans, by OTLP over HTTP.
 			w := watcher{}
 			if watched {
 				if w.file = m.Env.File(file); w.file == "" {
-					return exit(exitUsage, "--watch: no configuration file is named")
+					return exit(exitUsage, "--watch: name a configuration file with --config")
 				}
 				w.used, _ = os.Stat(w.file)
 			}
@@ -333,7 +333,7 @@ func (s *server) read(ctx context.Context) (*proposal, error) {
 func (s *server) fixed(c *config.Config) error {
 	for _, f := range config.Settings() {
 		if was, is := f.Value(s.conf), f.Value(c); f.Restart && was != is {
-			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart",
+			return fmt.Errorf("%s (%s): it is %q, and changing it to %q needs a restart",
 				f.Path, c.From(&f), was, is)
 		}
 	}
@@ -367,9 +367,8 @@ func (s *server) warnMoves(p *proposal) {
 		if share(was, is) {
 			continue
 		}
-		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts "+
-			"that have do not exclude each other; to be safe, have them in both stores meanwhile "+
-			"(see both)",
+		s.log.Warn("keys moved to another store at once: until all hosts have reloaded, hosts with "+
+			"the old and the new configuration do not exclude each other; 'both' avoids that",
 			zap.String("event", "store_changed"), zap.String("prefix", n.Prefix))
 	}
 }

@@ -30,8 +30,8 @@ with PREFIX only clients whose name begins with it. Of more than %d sessions onl
 oldest %d are examined.
 
 HOLDS and WAITERS are the numbers of locks that the client holds and waits for. SINCE
-is the time since it has connected, and HEARD the time since it sent something. END is
-how the daemon notices the end of the client: of its process, or only of its connection.`,
+is the time since it connected, and HEARD the time since it last sent something. END says
+what tells the daemon that the client has ended: its process, or only its connection.`,
 			engine.MaxViewRows, engine.MaxViewRows),
 		Example: `  locksidecar sessions
   locksidecar sessions billing/

@@ -90,7 +90,7 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHost(t, "--config", file)
-	h.reloads(file, stores+"namespaces:\n  '': {both: r}\n", "reload_refused", "takes a restart")
+	h.reloads(file, stores+"namespaces:\n  '': {both: r}\n", "reload_refused", "needs a restart")
 	h.run("lock", "k", "--", "true").ends(0)
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)

@@ -163,9 +163,9 @@ func (s *status) write(w io.Writer) error {
 	l := s.Limits
 	line("ttl", "%v (%v to %v)", millis(l.DefaultTTLMS), millis(l.MinTTLMS), millis(l.MaxTTLMS))
 	if s.Watch == "process" {
-		line("clients", "a client's end is noticed by its process")
+		line("clients", "the daemon notices when a client's process ends")
 	} else {
-		line("clients", "a client's end is noticed by the end of its connection only")
+		line("clients", "the daemon notices only when a client's connection ends")
 	}
 	return t.Flush()
 }
