@@ -86,7 +86,7 @@ var Abilities = [][2]string{
 	{"any", "the command acquire_any"},
 	{"keep", "keep_ms in acquire, now in release, and the command release_detached"},
 	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
-	{"events", "tells of each lost hold by itself, with a lost event"},
+	{"events", "reports each lost hold by itself, with a lost event"},
 	{"quiet", "quiet in release: the client does not wait for the daemon"},
 	{"unlock", "the command force_unlock"},
 	{"fork", "the command fork, if its language can fork"},
