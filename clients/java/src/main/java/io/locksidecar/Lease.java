@@ -112,8 +112,8 @@ public final class Lease implements AutoCloseable {
      * is safe from holders that do not know yet that they have lost the lock. The fence of a permit differs from the
      * fences of all other permits. Its order means nothing, because holders overlap.
      *
-     * @return the fence, of the first of several keys; 0, and no help, only for a lock that a daemon has granted alone in an
-     *     outage of its store, as configured
+     * @return the fence, of the first of several keys; 0, and no protection, only if the daemon has granted the lock alone
+     *     during an outage of its store, as configured
      */
     public long fence() {
         return hold.fence;
@@ -128,7 +128,7 @@ public final class Lease implements AutoCloseable {
      */
     public long fence(String key) {
         return Stream.of(holds).filter(h -> h.id.key.equals(key)).findFirst().orElseThrow(
-                () -> new LockException(Code.INVALID, "\"" + key + "\" is none of these locks")).fence;
+                () -> new LockException(Code.INVALID, "\"" + key + "\" is not a key of this lease")).fence;
     }
 
     /**
@@ -177,8 +177,8 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Returns for how long the lock is certainly held as things are. Unless it is {@linkplain LockOptions#fixed() fixed}, the
-     * value rises again with each renewal by the daemon. Blocks no longer than {@link #isValid} does.
+     * Returns for how long the lock is certainly held. Unless it is {@linkplain LockOptions#fixed() fixed}, the value rises
+     * again with each renewal by the daemon. Blocks no longer than {@link #isValid} does.
      *
      * @return the time, the shortest of several keys; zero when the lease is not valid
      */
@@ -308,7 +308,8 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Releases the lock like {@link #close()}, and does not {@linkplain LockOptions#keep keep} it.
+     * Releases the lock like {@link #close()}, and frees it at once even if it has a time to {@linkplain LockOptions#keep
+     * keep}.
      *
      * @throws LostException if the lock was lost before
      */

@@ -169,7 +169,7 @@ public final class LockOptions {
     static long millis(Duration d, String what) {
         Objects.requireNonNull(d, what);
         if (d.isNegative() || d.isZero()) {
-            throw new LockException(Code.INVALID, what + " is a positive duration");
+            throw new LockException(Code.INVALID, what + " must be a positive duration");
         }
         return Math.max(1, nanos(d) / 1_000_000);
     }

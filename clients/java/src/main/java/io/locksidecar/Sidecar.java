@@ -200,8 +200,8 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Connects now, if there is no connection, and not only with the first acquire: to learn at the start of a program
-     * whether there is a daemon. Makes one attempt, and blocks no longer than the client's timeout.
+     * Connects now, if there is no connection, instead of with the first acquire. So a program learns at its start whether
+     * there is a daemon. Makes one attempt, and blocks no longer than the client's timeout.
      *
      * @return this
      * @throws UnavailableException if no daemon answers
@@ -257,7 +257,7 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a lock with readers and writers. Nothing is acquired, and nothing sent.
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param options how it is to be held; the handle itself sets whether shared
+     * @param options how it is to be held; each handle sets by itself whether it is shared
      * @return a handle
      */
     public SidecarReadWriteLock readWriteLock(String key, LockOptions options) {
@@ -534,8 +534,8 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Ends all holds of a lock, of any client on this host; see also {@link SidecarSemaphore#forceUnlock}. The daemon allows this to root, to its own user and to its {@code
-     * operators}. The holders are told that they have lost it, with the reason {@code forced}.
+     * Ends all holds of a lock on this host, of any client; see also {@link SidecarSemaphore#forceUnlock}. Only root, the
+     * daemon's own user and its {@code operators} may do that. The holders are told that they have lost the lock, with the reason {@code forced}.
      *
      * @param key the lock's name
      * @return the number of holds that were ended
@@ -557,11 +557,12 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Ends a hold that was {@linkplain LockOptions#keep kept} after its release, of any process of the same user.
+     * Frees a lock that is still {@linkplain LockOptions#keep kept} after its release, or after the end of its process. It
+     * must belong to the same user.
      *
      * @param key the lock's name
      * @param fence the fence of the hold
-     * @throws NotHeldException if there is no such hold
+     * @throws NotHeldException if this host keeps no hold with this fence
      * @throws LockException with the code {@link LockException.Code#DENIED} if it is another user's
      */
     public void releaseDetached(String key, long fence) {

@@ -186,8 +186,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Releases the lock, or one of several acquires of it, as {@link LockOptions#confirm} says. Cannot be interrupted. No
-     * other owner's hold is ever released.
+     * Releases one acquire; the last one releases the lock. Waits for the store as {@link LockOptions#confirm} says. Cannot
+     * be interrupted. No other owner's hold is ever released.
      *
      * <p>By default it blocks until the store has confirmed, or until the client's timeout. If the store has not confirmed in
      * time, or the connection has just ended, no exception is thrown: the work was done under the lock, and the daemon
@@ -215,7 +215,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Releases the lock like {@link #unlock()}, and does not {@linkplain LockOptions#keep keep} it.
+     * Releases the lock like {@link #unlock()}, and frees it at once even if it has a time to {@linkplain LockOptions#keep
+     * keep}.
      *
      * @throws IllegalMonitorStateException if this owner does not hold the lock
      * @throws LostException if it has lost it
@@ -239,7 +240,7 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Not supported: a condition would have to be told of in other programs.
+     * Not supported: other programs could not signal a condition.
      *
      * @return nothing
      * @throws UnsupportedOperationException always
@@ -307,8 +308,8 @@ public final class SidecarLock implements Lock {
      * after the lock was lost, until the unlock: that is when it matters. See the package's description for its
      * use.
      *
-     * @return the fence; 0, and no help, only where a daemon was configured to decide alone in an outage of its
-     *     store
+     * @return the fence; 0, and no protection, only if the daemon has granted the lock alone during an outage of its store,
+     *     as configured
      * @throws NotHeldException if this owner does not hold the lock
      */
     public long fence() {
@@ -316,7 +317,7 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Returns for how long the lock is certainly held as things are. The value rises with each renewal by the daemon.
+     * Returns for how long the lock is certainly held. The value rises with each renewal by the daemon.
      * Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when this owner does not hold the lock

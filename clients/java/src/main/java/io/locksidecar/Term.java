@@ -75,11 +75,11 @@ public final class Term {
 
     /**
      * Returns the fencing token: a positive number, larger for each later leader. It stays readable after the term.
-     * Give it to everything that the leader writes to: what remembers the largest one and refuses smaller ones is
-     * safe from a leader that does not know yet that it is none any more.
+     * Send it with each write of the leader. A resource that remembers the largest fence and refuses smaller ones is
+     * safe from a leader that does not know yet that its term is over.
      *
-     * @return the fence; 0, and no help, only where a daemon was configured to decide alone in an outage of its
-     *     store
+     * @return the fence; 0, and no protection, only if the daemon has granted the lock alone during an outage of its store,
+     *     as configured
      */
     public long fence() {
         return hold.fence;
@@ -96,7 +96,7 @@ public final class Term {
     }
 
     /**
-     * Returns for how long this candidate certainly leads as things stand. The value rises with each renewal by the
+     * Returns for how long this candidate certainly leads. The value rises with each renewal by the
      * daemon. Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when the term is not valid

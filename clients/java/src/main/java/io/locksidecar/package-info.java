@@ -11,16 +11,16 @@
  * <h2>How long a lock is held</h2>
  *
  * <p>Until it is released. The daemon renews its lease in the store meanwhile, and releases it when this process or
- * its connection ends: a crash frees its locks at once. Where the host dies, they are free when the lease's TTL is
- * over. A {@linkplain io.locksidecar.LockOptions#fixed() fixed} one ends by itself after its TTL.
+ * its connection ends: a crash frees its locks at once. If the host dies, they are free when the lease's TTL is
+ * over. A {@linkplain io.locksidecar.LockOptions#fixed() fixed} lock ends by itself after its TTL.
  *
  * <h2>When it is lost</h2>
  *
  * <p>No lock service can promise that a lock is held for as long as its holder believes: a process may be stopped, a
  * network cut. It can promise that the holder is told, and that the next holder has a larger fence. A hold is lost when
- * the daemon reports that, when the connection ends, and when the validity is over that the daemon has stated. A daemon
- * that sends nothing does not extend the validity. Each check compares that time with a clock that counts the time that
- * the machine sleeps ({@link java.lang.System#nanoTime} does not), and that errs by at most 10 ms, on the safe side.
+ * the daemon reports the loss, when the connection ends, or when the validity that the daemon has stated is over. A daemon
+ * that sends nothing does not extend the validity. Each check compares the validity with a clock that also counts while the
+ * machine sleeps (unlike {@link java.lang.System#nanoTime}), and that errs by at most 10 ms, on the safe side.
  *
  * <p>An owner must release a lost lock, by unlocking or closing it, before it can acquire the key again. Until then every
  * acquire throws {@link io.locksidecar.LostException}: no new critical section begins inside the lost one. The same applies to
@@ -28,8 +28,8 @@
  *
  * <h2>Use the fence</h2>
  *
- * <p>A holder that was stopped for too long does not know yet that it has lost the lock. What it writes to can tell:
- * let it remember the largest fence it has seen, and refuse smaller ones.
+ * <p>A holder that was stopped for too long does not know yet that it has lost the lock. The resource that it writes to
+ * can notice this, if it remembers the largest fence that it has seen, and refuses smaller ones.
  *
  * <pre>{@code
  * try (Lease lease = sidecar.lease("account:ann")) {
@@ -41,8 +41,8 @@
  * }
  * }</pre>
  *
- * <p>A fence is a positive 63-bit number. It is 0, and no help, only where a daemon was configured to decide alone
- * while its store is down.
+ * <p>A fence is a positive 63-bit number. It is 0, and protects nothing, only if the daemon has granted the lock alone
+ * during an outage of its store, as configured.
  *
  * <h2>Errors</h2>
  *
@@ -54,8 +54,8 @@
  *
  * <h2>Threads and interrupts</h2>
  *
- * <p>Everything may be used by any number of threads, platform or virtual. An interrupt ends the wait of the thread
- * that it is meant for, withdraws its request, and gives back what is granted all the same; the shared connection lives
- * on. Nothing of the user's runs on the thread that reads it.
+ * <p>Everything may be used by any number of threads, platform or virtual. An interrupt ends the wait of the interrupted
+ * thread and withdraws its request; a grant that arrives nevertheless is released. The shared connection stays open. The
+ * thread that reads it runs no code of the user.
  */
 package io.locksidecar;
