@@ -25,6 +25,7 @@ PROGRAM = ROOT / "bin" / "locksidecar"
 # The page or picture, and the file that it comes from.
 KEPT_ELSEWHERE = {
     "index.md": "README.md",
+    "contents.md": "docs/README.md",
     "diagrams/hot-32x2.svg": "bench/results/hot-32x2.svg",
     "reference/protocol.md": "protocol/PROTOCOL.md",
     "reference/changes.md": "CHANGELOG.md",

@@ -535,7 +535,8 @@ public final class Sidecar implements AutoCloseable {
 
     /**
      * Ends all holds of a lock on this host, of any client; see also {@link SidecarSemaphore#forceUnlock}. Only root, the
-     * daemon's own user and its {@code operators} may do that. The holders are told that they have lost the lock, with the reason {@code forced}.
+     * daemon's own user and its {@code operators} may do that. The holders are told that they have lost the
+     * lock, with the reason {@code forced}.
      *
      * @param key the lock's name
      * @return the number of holds that were ended
