@@ -88,9 +88,9 @@ async def test_a_term(aclient: Client, aconnect: Connect) -> None:
         term.check()
         await thread(term.check)  # from another thread too
         assert await aconnect().lock("k").acquire(blocking=False) is False
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError, match="campaigning already"):
             election.start()
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError, match="campaigning already"):
             await election.run()
     assert not election.is_leader
     assert election.term is None

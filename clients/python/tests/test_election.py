@@ -57,9 +57,9 @@ def test_a_term(client: Client, connect: Connect) -> None:
         assert not term.lost.wait(0.01)
         term.check()
         assert connect().lock("k").acquire(blocking=False) is False
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError, match="campaigning already"):
             election.start()
-        with pytest.raises(RuntimeError, match="under way"):
+        with pytest.raises(RuntimeError, match="campaigning already"):
             election.run()
     assert not election.is_leader
     assert election.term is None

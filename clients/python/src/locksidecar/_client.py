@@ -48,19 +48,19 @@ class Client(Link):
         """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
 
         ttl: the length of the lease; by default the daemon's.
-        renew: the daemon keeps the lock until release or the end of this process. With False, the lock ends by itself
-        after ttl, unless it is extended.
+        renew: with True, the daemon renews the lock until release or the end of this process. With False, the lock ends
+        by itself after ttl, unless it is extended.
         shared: other shared holders may hold the lock at the same time.
         timeout: how long ``with`` waits; -1 without bound.
         owner: by default the handle and the thread (or task) together are the owner. "handle": the handle alone, for a
         lock that another thread releases. A number below 2**32: all handles of the client with this number.
-        on_lost: called with a LostError when the lock is lost, in a thread of its own, or on the loop. There it may be
-        a coroutine function, which runs as a task of the client.
-        confirm: a release waits until the store has confirmed it; by default as the client. With False it only sends,
-        and nothing is lost but this: right afterwards a try on another host may still find the lock held, and a release
-        that fails is reported to on_lost, as ``unconfirmed`` or ``gone``.
-        keep: for so many seconds after the grant the lock stays closed to others, even if it is released earlier or
-        this process ends. So a job that several hosts start at the same time runs once.
+        on_lost: called with a LostError when the lock is lost: in a thread of its own, or with asyncio on the loop. On
+        the loop, it may be a coroutine function, which runs as a task of the client.
+        confirm: whether a release waits until the store has confirmed it; by default as the client. With False, a
+        release is only sent. For a moment, a try on another host may then still find the lock held. A release that
+        fails is reported to on_lost, as ``unconfirmed`` or ``gone``.
+        keep: how many seconds after its grant the lock stays taken, even if it is released earlier or this process
+        ends. So a job that several hosts start at the same time runs once.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost, confirm, keep)
 
@@ -76,12 +76,12 @@ class Client(Link):
         return Locks(self, keys, shared=shared, **terms)
 
     def semaphore(self, key: str, permits: int, **terms: Unpack[Terms]) -> Semaphore:
-        """Return a handle for a semaphore with so many permits, which are counted over all hosts.
+        """Return a handle for a semaphore with this number of permits over all hosts.
 
         permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
         owner: "handle", or a number below 2**32, for permits that pass between threads (or tasks): every user of this
         handle can release the newest permit. By default each thread has its own permits.
-        on_lost: called for each permit that is lost. The client chooses the number of its owner.
+        on_lost: called for each permit that is lost. The client has chosen the ``owner`` in its LostError.
 
         The rest is as for lock. A semaphore and a lock of the same key are independent. An acquire raises Unsupported
         if the store has no semaphores.
@@ -89,7 +89,7 @@ class Client(Link):
         return Semaphore(self, key, permits, **terms)
 
     def lock_any(self, keys: Iterable[str], *, shared: bool = False, **terms: Unpack[Terms]) -> AnyLock:
-        """Return a handle for one of several locks, whichever is free first.
+        """Return a handle for one of several locks: the one that is free first.
 
         keys: 1 to 64 different keys; Invalid otherwise. The rest is as for lock.
         """
@@ -151,17 +151,20 @@ class Client(Link):
         return time.monotonic() - start
 
     def release_detached(self, key: str, fence: int) -> None:
-        """End a hold with ``keep`` that has outlived its release or its process, before its time.
+        """Free a lock that ``keep`` still keeps after its release, or after the end of its process.
 
-        NotHeld if there is none with this fence on this host, Denied if it is another user's.
+        Raises NotHeld if this host keeps none with this fence, and Denied if it is another user's.
         """
         run(self._asked(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED))
 
     def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
-        """End the holds of a lock, or of a semaphore, on this host, of any user. Return how many there were.
+        """End all holds of a lock on this host, of any user, and return their number.
 
-        Their holders are told at once (reason ``forced``). Denied unless this user is an operator of the daemon. fence:
-        only the holds with this fence.
+        Their holders are told at once (reason ``forced``). Raises Denied unless this user is root, the daemon's own
+        user or one of its ``operators``.
+
+        semaphore: end the holds of permits of the semaphore, instead of the lock.
+        fence: end only the holds with this fence.
         """
         mode = w.PERMIT if semaphore else 0
         return int(w.numbers(run(self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, fence)), 1)[0])

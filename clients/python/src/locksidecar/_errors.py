@@ -32,13 +32,16 @@ class NotHeld(LockError):
 class LostError(NotHeld):
     """This owner held the lock and lost it.
 
-    ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``,
-    ``too_long`` or ``silent``, as the daemon said; ``fixed_end`` and ``too_long`` also when this process noticed the
-    end first;
-    ``silence`` when the validity that the daemon had stated is over; ``connection`` when the connection has
-    ended; ``closed`` when the client was closed; ``fork`` in a forked child, for the holds of its
-    parent; ``unconfirmed`` or ``gone`` when a release without wait has failed; ``resigned`` from Term.check, for a term
-    that is being given up.
+    ``reason`` is one of these:
+
+    * ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``, ``too_long``, ``silent``: the daemon
+      said so. This process may notice ``fixed_end`` and ``too_long`` first.
+    * ``silence``: the validity that the daemon had stated is over.
+    * ``connection``: the connection has ended.
+    * ``closed``: the client was closed.
+    * ``fork``: this is a forked child, and its parent has the hold.
+    * ``unconfirmed``, ``gone``: a release that did not wait has failed.
+    * ``resigned``: from Term.check, for a term that is being given up.
 
     Until the owner has released the lost lock, or its ``with`` has ended, an acquire of the same lock raises this, too.
     """

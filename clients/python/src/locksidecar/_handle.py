@@ -135,9 +135,9 @@ class Handle(ABC, Generic[H]):
 
     @property
     def remaining(self) -> float:
-        """For how many seconds it is certainly held as things stand; 0 if it is not held.
+        """The number of seconds for which it is certainly held; 0 if it is not held.
 
-        With renew=True the value rises with each renewal.
+        With renew=True it rises with each renewal.
         """
         hold = self._find()
         if hold is None or not still(hold):
@@ -166,7 +166,7 @@ class Handle(ABC, Generic[H]):
         return None if hold is None or not still(hold) else "shared" if hold.shared else "exclusive"
 
     def check(self) -> None:
-        """Raise LostError if the lock was lost, and NotHeld if this owner does not hold it. Waits for nothing."""
+        """Raise LostError if the lock was lost, and NotHeld if this owner does not hold it. Sends nothing."""
         must(self._mine())
 
     def owned(self) -> bool:

@@ -140,13 +140,14 @@ class Lock(OneLock):
         return super().acquire(blocking, timeout)
 
     def release(self, wait: bool | None = None, *, now: bool = False) -> None:
-        """Release it, or one of several acquires of it.
+        """Release one acquire. The last one releases the lock.
 
-        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
-        now: a lock with ``keep`` opens at once.
+        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
+        a failure.
+        now: free a lock with ``keep`` at once.
 
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
-        ever released. Unconfirmed if the store has not confirmed.
+        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
+        has not confirmed. No other owner's hold is ever released.
         """
         if wait is None:
             wait = self._confirm

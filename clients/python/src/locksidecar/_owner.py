@@ -43,4 +43,4 @@ class Owned(Handle[H]):
     def _must_run(f: Callable[..., Any]) -> None:
         """Raise TypeError if a function cannot run under a lock."""
         if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
-            raise TypeError(f"{f!r} only begins when it is called: use with inside of it, or locksidecar.asyncio")
+            raise TypeError(f"calling {f!r} does not run its body: use with inside of it, or locksidecar.asyncio")

@@ -132,7 +132,7 @@ class Session(Table, ABC):
         number = w.MAX_INT if quiet else self._ids + 1
         data = w.frame(c.op, number, *fields, pack=self._pack)
         if len(data) > self.max_frame + w.HEADER:
-            raise Invalid(f"the request has {len(data)} bytes, a frame of the daemon's {self.max_frame}")
+            raise Invalid(f"the request has {len(data)} bytes; the daemon allows {self.max_frame}")
         with self._mu:
             if self.dead is not None:
                 raise self.gone()

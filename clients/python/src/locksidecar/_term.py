@@ -67,7 +67,7 @@ class BaseTerm:
 
     @property
     def key(self) -> str:
-        """What the election is for."""
+        """The key of the election."""
         return self._hold.key
 
     @property
@@ -77,7 +77,7 @@ class BaseTerm:
 
     @property
     def remaining(self) -> float:
-        """For how many seconds the term certainly lasts as things stand; 0 if it is over."""
+        """The number of seconds for which the term certainly lasts; 0 if it is over."""
         return 0.0 if self._over() else max(0.0, (self._hold.valid - w.now()) / 1e9)
 
     def check(self) -> None:
@@ -317,7 +317,7 @@ class BaseElection(Generic[T]):
 
     @property
     def key(self) -> str:
-        """What the election is for."""
+        """The key of the election."""
         return self._key
 
     @property
@@ -352,7 +352,7 @@ class BaseElection(Generic[T]):
         with self._client._known.mu:
             before = self._ours()
             if before is not None and before.busy():
-                raise RuntimeError("the election is under way")
+                raise RuntimeError("this election is campaigning already")
             self._campaign = made
         return made
 

@@ -224,12 +224,12 @@ def check_key(key: str) -> str:
 def check_keys(keys: Iterable[str], most: int = MAX_KEYS) -> tuple[str, ...]:
     """Return keys if one request may name them: 1 to so many of them, each once."""
     if isinstance(keys, str):
-        raise TypeError("keys are several; lock is for one")
+        raise TypeError("keys must be a list or another iterable of str; for one key, use lock")
     checked = tuple(map(check_key, keys))
     if not 1 <= len(checked) <= most:
         raise Invalid(f"{len(checked)} keys; 1 to {most} are allowed")
     if len(set(checked)) < len(checked):
-        raise Invalid("a key is there twice")
+        raise Invalid("duplicate key")
     return checked
 
 
@@ -263,7 +263,7 @@ def to_ttl(ttl: float | None, name: str = "ttl") -> int:
     if ttl is None:
         return 0
     if not 0 < ttl < math.inf:
-        raise Invalid(f"{name} is a positive number of seconds")
+        raise Invalid(f"{name} must be a positive number of seconds")
     check_unit(ttl, name)
     return max(1, round(ttl * 1000))
 

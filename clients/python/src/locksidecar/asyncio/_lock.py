@@ -93,16 +93,17 @@ class Lock(OneLock):
         return await self._acquire(who, wait, (conn, c, hold))
 
     def release(self, wait: bool | None = None, *, now: bool = False) -> Later[None]:
-        """Release it, or one of several acquires of it.
+        """Release one acquire. The last one releases the lock.
 
         The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
         it held, in particular no cancellation.
 
-        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
-        now: a lock with ``keep`` opens at once.
+        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
+        a failure.
+        now: free a lock with ``keep`` at once.
 
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
-        ever released. Unconfirmed if the store has not confirmed.
+        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
+        has not confirmed. No other owner's hold is ever released.
         """
         if wait is None:
             wait = self._confirm

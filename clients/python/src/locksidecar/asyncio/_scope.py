@@ -35,23 +35,25 @@ class Scope(Owned[H]):
         return self._acquire(self._who(), w.to_wait(blocking, timeout))
 
     def release(self, wait: bool | None = None) -> Later[None]:
-        """Release it, or one of several acquires of it.
+        """Release one acquire. The last one releases the lock.
 
-        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
+        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
+        a failure.
 
         The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
         it held, in particular no cancellation.
 
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it; of several locks, the
-        others are released then. No other owner's hold is ever released. Unconfirmed if the store has not confirmed.
+        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
+        has not confirmed. If one of several locks is lost, the others are released. No other owner's hold is ever
+        released.
         """
         return self._released(*self._let_go(self._who(), self._confirm if wait is None else wait))
 
     def extend(self, ttl: float | None = None) -> Later[None]:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
-        Only a lock with renew=False needs this. NotHeld if it is not held. Unavailable if the store does not confirm;
-        then the earlier validity still counts.
+        Only a lock with renew=False needs this. Raises NotHeld if it is not held, and Unavailable if the store does not
+        confirm; then the earlier validity still counts.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 
@@ -92,16 +94,17 @@ class OneLock(Scope[Hold[Any]], One):
     """A handle for one lock."""
 
     def release(self, wait: bool | None = None, *, now: bool = False) -> Later[None]:
-        """Release it, or one of several acquires of it.
+        """Release one acquire. The last one releases the lock.
 
-        wait: until the store has confirmed; by default as ``confirm`` says. Without it, a failure goes to on_lost.
-        now: a lock with ``keep`` opens at once.
+        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
+        a failure.
+        now: free a lock with ``keep`` at once.
 
         The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
         it held, in particular no cancellation.
 
-        NotHeld if this owner does not hold it, LostError (a NotHeld) if it did and lost it. No other owner's hold is
-        ever released. Unconfirmed if the store has not confirmed.
+        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
+        has not confirmed. No other owner's hold is ever released.
         """
         flags = w.NOW if now else 0
         return self._released(*self._let_go(self._who(), self._confirm if wait is None else wait, flags))
@@ -127,8 +130,8 @@ class Locks(Scope[Holds[Any]], Several):
     """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
 
     It is used like a Lock. Its owner is the handle and the task together, unless an owner was named. If one of the
-    locks is lost, the whole is lost, and on_lost is called once with the LostError of that lock. The others stay held
-    until the release, so that no other client gets them while the work that needs all of them is still being ended.
+    locks is lost, the handle is lost, and on_lost is called once with the LostError of that lock. The others stay held
+    until the release, so that no other client gets them before the work that needs all of them has ended.
     """
 
     def downgrade(self) -> Later[None]:
@@ -139,7 +142,7 @@ class Locks(Scope[Holds[Any]], Several):
 class Semaphore(Scope[Hold[Any]], Permits):
     """A handle for a semaphore, made by Client.semaphore.
 
-    At most as many permits as it has are held at a time, on all hosts together.
+    At most its number of permits are held at a time, on all hosts together.
 
     Any task of the client's loop may use it, and has permits of its own, unless an owner was named. Each acquire takes
     one more permit, also in a task that has one. A release releases the permit that this owner acquired last by this
@@ -157,8 +160,8 @@ class Semaphore(Scope[Hold[Any]], Permits):
 
 
 class AnyLock(Scope[Hold[Any]], OneOf):
-    """A handle for one of several locks, whichever is free first; made by Client.lock_any.
+    """A handle for one of several locks, the one that is free first; made by Client.lock_any.
 
-    It is used like a Lock, and key is the name of the one that is held. It is fair to each lock's queue, and holds
-    nothing of the others. If this owner already holds one of them by this handle, an acquire counts that one again.
+    It is used like a Lock, and ``key`` names the lock that is held. It waits its turn in the queue of each lock, and
+    holds none of the others. If this owner already holds one by this handle, another acquire counts for that one.
     """
