@@ -28,7 +28,8 @@ const (
 	exitLost        = 79
 )
 
-const exitCodesText = `Exit codes:
+// exitCodesText is a variable, so that the program has it once.
+var exitCodesText = `Exit codes:
 
     0  done; for lock: the command's own
     1  conformance: a scenario failed

@@ -58,8 +58,8 @@ ignored, because it is meant for the daemon. The environment of CMD has
 
   LOCKSIDECAR_KEY      the key that was acquired; several keys are on separate lines
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.
-                       Pass it to the protected resource, so that this can refuse
-                       a late holder. The tokens of several keys are on separate lines
+                       Pass it to the resource, which can refuse a late holder.
+                       The tokens of several keys are on separate lines
   LOCKSIDECAR_SOCKET   the daemon's socket
   TRACEPARENT          as in this command's own environment: a daemon that exports
                        traces adds the wait for the lock to that trace
@@ -78,7 +78,7 @@ operator took it away), --on-lost decides what happens:
 If this command is killed with SIGKILL, CMD is killed, too (on Linux), but not the
 processes that CMD has started.
 
-` + exitCodesText
+`
 
 const lockExample = `  # one at a time on all hosts, waiting for its turn
   locksidecar lock nightly-report -- ./report.sh --all
@@ -109,7 +109,7 @@ func (m *Main) lockCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "lock [flags] KEY… -- CMD [ARG…]",
 		Short:   "Run a command under a lock",
-		Long:    lockLong,
+		Long:    lockLong + exitCodesText,
 		Example: lockExample,
 		// Flags after -- belong to the command, and --help before it belongs to lock.
 		DisableFlagsInUseLine: true,

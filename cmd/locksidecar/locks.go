@@ -60,9 +60,8 @@ of the holder and of the lock in the store. Column WHOSE has one of these:
 
   this host     the daemon of this host has it
   other host    the daemon of another host has it
-  left behind   this host's daemon acquired it earlier, and no longer knows it; it ends
-                by itself
-  foreign       a program that locks in the store without locksidecar has it
+  left behind   this host made it and no longer knows it; it ends by itself
+  foreign       a program without locksidecar has it
 
 While keys move between two stores, a lock is listed in each of them. The embedded store
 lists no locks.

@@ -42,14 +42,12 @@ overrides the file. Set the store's password in the file, in a separate file
 After SIGHUP the daemon reads the configuration again: stores, namespaces, limits and
 the log level. With --watch, it also does so after each change of the file. Clients
 notice nothing. A file with an error changes nothing, and the log names the error.
-SIGTERM and SIGINT have precedence: they cancel a reload or a takeover that is in
-progress.
+SIGTERM and SIGINT cancel a reload or a takeover that is in progress.
 
-After SIGUSR2 the daemon starts the installed program, which takes over: it gets the
-socket, every client's connection and all locks, and continues in place of this
-process. With --takeover, serve takes over from the daemon that serves the socket, if
-there is one. Clients notice only a short pause. If anything fails, the present daemon
-continues. Locks in ZooKeeper cannot be taken over and are lost; their holders are told.
+After SIGUSR2 the daemon starts the installed program, which takes over its socket, its
+connections and all locks. With --takeover, serve takes over from the daemon that serves
+the socket, if there is one. Clients notice only a short pause. If anything fails, the
+present daemon continues. Locks in ZooKeeper are lost; their holders are told.
 
 With OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables, acquires with a
 trace context are exported as spans, by OTLP over HTTP.

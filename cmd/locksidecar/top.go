@@ -46,9 +46,8 @@ On a terminal top fills the screen; ? shows the keys: Tab for the next list, s f
 another order, / for a prefix, q to quit. Elsewhere, and with -n, it prints plain text
 in rounds. If the daemon ends, top waits for the next one, but not with -n.
 
-For each waiter, BEHIND names a holder of the lock, on any host. A screen of 80 columns
-has no room for the waiter's mode, PID and session: a wider one shows them, and so does
-'locksidecar waiters'.
+For each waiter, BEHIND names a holder of the lock, on any host. Screens wider than 80
+columns also show the waiter's mode, PID and session.
 
 NO_COLOR in the environment turns colours off.`,
 		Example: `  locksidecar top

@@ -36,26 +36,20 @@ user and the configured operators may do that. --fence limits it to the hold wit
 fence.
 
 It is a last resort. A holder that does not notice the loss continues its work while
-the next holder begins; then only a fence separates them. It is better
+the next holder begins; then only a fence separates them. It is better to end the
+holder's process, which releases all its locks at once ('locksidecar locks KEY' shows its
+PID), or to wait: a lock whose holder has ended becomes free by itself.
 
-  to end the holder's process, which releases all its locks at once:
-  'locksidecar locks KEY' shows its PID;
-  to wait: a lock whose holder has ended becomes free by itself.
-
-The key is granted to others only when the holder can no longer rely on it: when the
-holder has answered or ended, or when the validity that was stated to it is over. The
-longest time until then is printed, if it is known.
+The key becomes free when the holder has answered or ended, or when the validity that was
+stated to it is over. The longest time until then is printed, if it is known.
 
 With --fence and without --force, release a detached hold: the command of 'lock --keep'
 has ended, and the time of --keep is not over. 'locksidecar who KEY' shows the fence.
 Only the user of that command and root may do that.
 
-A lock and a semaphore of the same name are independent. Without --semaphore KEY names
-a lock; if only permits of KEY are held, the command says so.
-
-To take away a lock that another host holds, run this command there: 'locksidecar who
-KEY' names that host. 'locksidecar locks --store' lists all locks of other hosts, and
-docs/operate/stores.md describes how to remove one that is left behind.`
+Without --semaphore, KEY names a lock. To take away a lock that another host holds, run
+this command there; 'locksidecar who KEY' names that host. docs/operate/stores.md
+describes how to remove a lock that is left behind.`
 
 func (m *Main) unlockCommand() *cobra.Command {
 	o := &unlockOptions{}
@@ -96,8 +90,7 @@ This takes %[1]s away from a process that may be relying on it, and grants it to
 next. It is better to end that process ('locksidecar locks %[1]s' shows its PID), which
 releases all its locks, or to wait. If it is necessary:
   locksidecar unlock --force %[1]s
-If only 'lock --keep' keeps it, its user can free it ('locksidecar who %[1]s' shows F):
-  locksidecar unlock --fence F %[1]s`, terminal.Clean(o.key))
+A detached hold: locksidecar unlock --fence F %[1]s`, terminal.Clean(o.key))
 	}
 	return nil
 }
