@@ -37,8 +37,8 @@ fence.
 
 It is a last resort. A holder that does not notice the loss continues its work while
 the next holder begins; then only a fence separates them. It is better to end the
-holder's process, which releases all its locks at once ('locksidecar locks KEY' shows its
-PID), or to wait: a lock whose holder has ended becomes free by itself.
+holder's process ('locksidecar locks KEY' shows its PID), which releases all its locks at
+once. A lock whose holder has ended becomes free by itself.
 
 The key becomes free when the holder has answered or ended, or when the validity that was
 stated to it is over. The longest time until then is printed, if it is known.
