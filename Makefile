@@ -21,7 +21,7 @@
 GO     ?= go
 PY     ?= python3
 VENV   := .venv
-SEEDS  ?= 500
+SEEDS  ?= 250
 MINUTES ?= 10
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar

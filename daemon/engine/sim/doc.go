@@ -129,6 +129,6 @@
 //     change and remove namespaces, stores and users.
 //
 // Every kind of fault is counted when it has its effect, and so is every reply, push, reason and
-// result. With 500 seeds or more, TestSeeds fails if one of them did not occur. Counts.Missing
+// result. With 250 seeds or more, TestSeeds fails if one of them did not occur. Counts.Missing
 // gives the reasons for the few exceptions.
 package sim

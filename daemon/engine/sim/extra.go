@@ -31,8 +31,12 @@ func newExtras(p *Profile, seed uint64) {
 	if pick := extraDice(seed, 0x717565727933); pick(6) == 0 {
 		p.Queries = true
 	}
-	if pick := extraDice(seed, 0x65706f6368); p.Move && p.More[0] == likeEtcd && pick(2) == 0 {
+	if pick := extraDice(seed, 0x65706f6368); p.Move && p.More[0] == likeEtcd && pick(4) > 0 {
 		p.Epoch = true
+	}
+	if pick := extraDice(seed, 0x636861696e); p.Store == likeEtcd && !p.Rebase && p.Namespaces == 0 &&
+		p.MaxHolds == 1<<40 && p.Tenure == 0 && !p.Local && !p.OneShard && pick(2) == 0 {
+		p.Chain = true
 	}
 	newKeepProfile(p, extraDice(seed, 0x6b656570a1))
 	if pick := extraDice(seed, 0x726174658c); !p.Chain && !p.Stalls && pick(6) == 0 {
@@ -41,6 +45,27 @@ func newExtras(p *Profile, seed uint64) {
 	}
 	if pick := extraDice(seed, 0x737465707313); p.Faults[hostReload] > 0 && pick(3) == 0 {
 		p.Steps = true
+	}
+	if !p.Calm && !p.Stalls && !p.Pairs && !p.Move {
+		newFrequentFaults(p, extraDice(seed, 0x6f6674656e))
+	}
+}
+
+// newFrequentFaults makes some faults so frequent in some runs that few seeds show all their
+// consequences.
+func newFrequentFaults(p *Profile, pick func(n int) int) {
+	if p.Store == likeRedis && pick(3) == 0 { // grants are read after the store has forgotten them
+		p.Faults[storeFlush], p.Faults[clientPause] = 10*sec, 5*sec
+	}
+	if p.Keep > 0 && pick(2) == 0 { // daemons end, and leave what their stores keep
+		p.Faults[hostKill] = 20 * sec
+		if p.Namespaces > 0 {
+			p.Users = max(p.Users, 2)
+		}
+	}
+	if p.Rate == 0 && pick(4) == 0 { // clients do not read as much as they ask for
+		p.Out = 256 << pick(4)
+		p.Faults[clientFlood] = 20 * sec
 	}
 }
 

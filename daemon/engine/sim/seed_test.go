@@ -27,7 +27,7 @@ const (
 	// fewEvents is what a run of 10 minutes has at least.
 	fewEvents = 20_000
 	// manySeeds have shown everything there is to see.
-	manySeeds = 500
+	manySeeds = 250
 )
 
 func length() time.Duration { return time.Duration(*minutes) * time.Minute }
