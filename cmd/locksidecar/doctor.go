@@ -159,6 +159,8 @@ func groupAdvice(info fs.FileInfo) string {
 func (d *doctor) daemon(s *status) {
 	const check = "daemon"
 	switch own := thisBuild().Version; {
+	case !s.Reachable && d.findings[len(d.findings)-1].State == "failed":
+		// The finding about the socket, which is the last one, says it already.
 	case !s.Reachable:
 		d.fail(check, "read its log: 'journalctl -u locksidecar', or the log of its pod", "%s", s.Error)
 	case s.Version != own:

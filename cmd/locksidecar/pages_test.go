@@ -152,3 +152,14 @@ func hasFlag(cmd *cobra.Command, w string) bool {
 	}
 	return cmd.Flags().ShorthandLookup(w[1:]) != nil
 }
+
+// The index leads to every page.
+func TestIndexHasEveryPage(t *testing.T) {
+	index := slurp(t, "docs/README.md")
+	for _, page := range append(documents(t, "docs/*.md"), documents(t, "docs/*/*.md")...) {
+		if rest := strings.TrimPrefix(page, "docs/"); page != "docs/README.md" &&
+			!strings.Contains(index, "("+rest+")") {
+			t.Errorf("docs/README.md does not lead to %s", page)
+		}
+	}
+}

@@ -385,6 +385,9 @@ func failText(m *cache.Message) string {
 	case protocol.Timeout:
 		return "the wait ran out"
 	case protocol.NotHeld:
+		if m.Err != nil {
+			return m.Err.Error()
+		}
 		return "not held by this owner under this fence"
 	case protocol.Canceled:
 		return "withdrawn"
