@@ -87,7 +87,7 @@ func namesHolder(t *testing.T, first, second *host) {
 	eventually(t, "the other host is named", func() bool {
 		code, out := who(second, key)
 		return code == 0 && strings.HasPrefix(out, key+" is held by web-1, daemon ") &&
-			strings.Contains(out, fmt.Sprintf("process %d there, for ", first.daemon.cmd.Process.Pid))
+			strings.Contains(out, fmt.Sprintf("process %d there, acquired ", first.daemon.cmd.Process.Pid))
 	})
 	if code, out := who(second, "-o", "json", key); code != 0 ||
 		!strings.Contains(out, `"host": "web-1"`) ||
@@ -119,7 +119,7 @@ func TestEveryStore(t *testing.T) {
 			eventually(t, "a try names the holder, and for how long it has held the lock", func() bool {
 				busy := second.lock([]string{"-n"}, "true")
 				busy.ends(75)
-				return strings.Contains(busy.err.String(), " is held by web-1 for ")
+				return strings.Contains(busy.err.String(), " is held by web-1, acquired ")
 			})
 			q := second.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			second.waitFor(0, 1)

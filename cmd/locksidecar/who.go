@@ -25,8 +25,8 @@ of that host, which its daemon has registered in the store.
 
 A daemon of an older version, which does not register, is shown as "an unregistered
 daemon", and a program that locks in the store without locksidecar as "another program".
-The time after "for" counts from the grant if the holder is on this host. For another
-host, it counts from when that host got the lock from the store, if that is known.
+For a holder on this host, "acquired" means the grant. For another host, it means when
+that host got the lock from the store, if that is known.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 
@@ -170,7 +170,7 @@ func describe(h *protocol.Holder) string {
 		s += ": " + terminal.Clean(h.Name)
 	}
 	if h.Held >= 0 {
-		s += ", for " + top.Short(h.Held)
+		s += ", acquired " + top.Short(h.Held) + " ago"
 	}
 	if h.Fence != 0 {
 		s += fmt.Sprintf(", fence %d", h.Fence)
@@ -184,7 +184,7 @@ func describe(h *protocol.Holder) string {
 	return s
 }
 
-// heldBy names the holders of a key for a message that it is held, as in " by web-3 for 12s". The
+// heldBy names the holders of a key for a message, as in " by web-3, acquired 12s ago". The
 // result is empty if no holder is known.
 func heldBy(ctx context.Context, c *client.Client, key string, permits bool) string {
 	ctx, cancel := context.WithTimeout(ctx, holdersTime)
@@ -195,7 +195,7 @@ func heldBy(ctx context.Context, c *client.Client, key string, permits bool) str
 	}
 	s := " by " + terminal.Clean(protocol.Holders(st.By))
 	if len(st.By) == 1 && st.By[0].Held >= 0 {
-		s += " for " + top.Short(st.By[0].Held)
+		s += ", acquired " + top.Short(st.By[0].Held) + " ago"
 	}
 	return s
 }

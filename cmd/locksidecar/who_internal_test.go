@@ -20,11 +20,11 @@ func TestWhoInWords(t *testing.T) {
 		{heldKey{Key: "job", Held: true, Mode: "exclusive", LeftMS: &left, Holders: []protocol.Holder{
 			{Kind: protocol.HolderHere, Session: 9, PID: 815, UID: 1000, Client: "backup/nightly",
 				Held: 12_000, Left: 29_000, Fence: 77}}},
-			"job is held by process 815 (backup/nightly) of user 1000 on this host, session 9, for 12s, fence 77; its lease ends in 29s unless it is renewed\n"},
+			"job is held by process 815 (backup/nightly) of user 1000 on this host, session 9, acquired 12s ago, fence 77; its lease ends in 29s unless it is renewed\n"},
 		{heldKey{Key: "job", Held: true, Mode: "exclusive", Holders: []protocol.Holder{
 			{Kind: protocol.HolderDaemon, Host: "web-3", Version: "0.1.0", Daemon: 4711, Held: 12_000,
 				Left: -1, UID: -1, Note: "not on a:1"}}},
-			"job is held by web-3 (not on a:1), daemon 0.1.0, process 4711 there, for 12s\n"},
+			"job is held by web-3 (not on a:1), daemon 0.1.0, process 4711 there, acquired 12s ago\n"},
 		{heldKey{Key: "pool", Held: true, Mode: "permit", Holders: []protocol.Holder{
 			{Kind: protocol.HolderUnregistered, Name: "wThcjhdMeW3Yi7_GUSIGTQ", Held: -1, Left: -1, UID: -1},
 			{Kind: protocol.HolderForeign, Name: "theirs", Held: -1, Left: 1_500, UID: -1}}},
