@@ -16,7 +16,7 @@ from daemon import Daemon
 from peer import FENCE, Peer, ms
 
 import locksidecar
-from locksidecar import LostError
+from locksidecar import ConnectionLost, LostError
 from locksidecar import _wire as w
 from locksidecar.asyncio import Client, Lock
 
@@ -28,6 +28,20 @@ needs_timeout = pytest.mark.skipif(sys.version_info < (3, 11), reason="asyncio.t
 async def ended(task: asyncio.Task[object]) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_connection_that_ends_while_it_is_made_closes_its_descriptor_once(aconnect: Connect) -> None:
+    for steps in range(8):
+        client = aconnect()
+        task = asyncio.create_task(client.lock("k").acquire())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        conn = client._conn
+        await client.close()
+        with contextlib.suppress(ConnectionLost):
+            await task
+        # A number that is kept would be closed again with the object, and belong to another descriptor by then.
+        assert conn is None or conn._sock.fileno() == -1
 
 
 async def test_a_cancelled_acquire_withdraws(aclient: Client, aconnect: Connect) -> None:

@@ -92,7 +92,7 @@ class Conn(Session, asyncio.Protocol):
         self.ready = False
         self._welcome: asyncio.Future[None] | None = loop.create_future()
         self._greeting = b""
-        self._opening = False  # the transport is being made, and will be told of the end
+        self._opening = False  # the transport is being made
         self._transport: asyncio.Transport | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
@@ -183,8 +183,6 @@ class Conn(Session, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # a transport of uvloop is one only by its methods
-        if self.dead is not None:
-            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         # The common case is one answer to one request of a Lock.
@@ -294,9 +292,11 @@ class Conn(Session, asyncio.Protocol):
             self._welcome.set_exception(self.gone())
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
+        if self._opening:  # connect closes it: an earlier abort on uvloop leaves the closed descriptor in _sock
+            return
         if self._transport is not None and not closed:
             self._transport.abort()
-        elif not self._opening:
+        else:
             self._sock.close()
             self._closed()
 
