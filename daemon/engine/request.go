@@ -239,6 +239,16 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	s.engine.carryOutAndUnlock(sh, now, a)
 }
 
+// namesHolders reports whether the holders of a key can be named. A store that answers inline names
+// none, but it can have a lease that an earlier process has left.
+func (sh *shard) namesHolders(rt *route, q *protocol.Request, now int64) bool {
+	if rt.inline == nil {
+		return true
+	}
+	_, n, _ := sh.table.HoldersOf(string(q.Key), q.Mode == protocol.Permit, 1, now)
+	return n > 0
+}
+
 // onKey handles the other requests that are a single event for the table of one key.
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
@@ -259,13 +269,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 		s.refuse(q.ID, code, err.Error(), a)
 		return
 	}
-	named := q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0
-	if named && rt.StoreLane.inline != nil {
-		// Such a store names no holders, but it can have a lease that an earlier process has left.
-		_, n, _ := sh.table.HoldersOf(string(q.Key), q.Mode == protocol.Permit, 1, now)
-		named = n > 0
-	}
-	if named {
+	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 && sh.namesHolders(rt, q, now) {
 		sh.mu.Unlock()
 		s.inspectHolders(q, rt, now, a) // may have to query the store on another goroutine
 		return
