@@ -249,6 +249,18 @@ func (sh *shard) namesHolders(rt *route, q *protocol.Request, now int64) bool {
 	return n > 0
 }
 
+// release ends a hold, or a detached hold of any user if anyUser is true.
+func (sh *shard) release(re cache.Request, q *protocol.Request, anyUser bool, now int64) {
+	r := cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
+		All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0,
+		Now: q.Flags&protocol.FlagNow != 0}
+	if q.Flags&protocol.FlagDetached != 0 {
+		sh.table.ReleaseDetached(&r, anyUser, now, &sh.out)
+	} else {
+		sh.table.Release(&r, now, &sh.out)
+	}
+}
+
 // onKey handles the other requests that are a single event for the table of one key.
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
@@ -276,14 +288,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	}
 	switch q.Op {
 	case protocol.OpRelease:
-		r := cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
-			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0,
-			Now: q.Flags&protocol.FlagNow != 0}
-		if q.Flags&protocol.FlagDetached != 0 {
-			sh.table.ReleaseDetached(&r, s.peer.UID == 0, now, &sh.out)
-		} else {
-			sh.table.Release(&r, now, &sh.out)
-		}
+		sh.release(re, q, s.peer.UID == 0, now)
 	case protocol.OpRenew:
 		sh.table.Renew(&cache.Renew{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
 			TTL: int64(ttl)}, now, &sh.out)
