@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -335,11 +336,23 @@ def test_a_key_of_the_arguments(client: Client, connect: Connect) -> None:
     assert work.__name__ == "work"
     with pytest.raises(TypeError, match="no parameter 'order'"):
         client.locked("order:{order}")(work)
+    with pytest.raises(TypeError, match="no parameter 'width'"):
+        client.locked("order:{number:>{width}}")(work)
+    with pytest.raises(TypeError, match="no parameter 'order'"):
+        client.locked("order:{order}")(functools.partial(work, 7))
+    with pytest.raises(TypeError, match="nonsense"):
+        client.locked("order:{number}", nonsense=1)(work)
 
     async def later(number: int) -> None: ...
 
-    with pytest.raises(TypeError):
-        client.locked("{number}")(later)
+    class Later:
+        async def __call__(self, number: int) -> None: ...
+
+    for f in (later, Later()):
+        with pytest.raises(TypeError, match="does not run its body"):
+            client.locked("{number}")(f)
+        with pytest.raises(TypeError, match="does not run its body"):
+            client.lock("k")(f)
 
 
 async def test_a_key_of_the_arguments_under_asyncio(loop: aio.Loop, daemon: Daemon) -> None:

@@ -460,3 +460,9 @@ def past_its_ttl(frozen: Script, client: Client) -> None:
         frozen.say("end")
         assert frozen.end() == 0
         assert one.leads
+
+
+def test_a_class_of_a_user_needs_no_documentation() -> None:
+    class Mine(locksidecar.Election): ...
+
+    assert Mine.__doc__ is None

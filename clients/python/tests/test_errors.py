@@ -12,6 +12,7 @@ from daemon import Daemon
 
 import locksidecar
 from locksidecar import Client
+from locksidecar import _wire as w
 
 
 @pytest.mark.parametrize("key", ["", "k" * 513, "ü" * 257, "a\nb", "\x7f", "\x80", "\x9f", "\ud800"])
@@ -29,6 +30,22 @@ def test_a_key_is_text() -> None:
 def test_bad_ttls_are_refused(ttl: float) -> None:
     with pytest.raises(locksidecar.Invalid):
         Client("/nowhere").lock("k", ttl=ttl)
+
+
+def test_a_long_time_is_refused_by_the_daemon(client: Client) -> None:
+    with pytest.warns(UserWarning, match="hours"), pytest.raises(locksidecar.Invalid, match="is longer than"):
+        client.lock("k", ttl=1e300).acquire()
+
+
+def test_shared_is_true_or_false(client: Client) -> None:
+    with client.lock("k", shared=2) as lock:  # type: ignore[arg-type]
+        assert lock.mode == "shared"
+
+
+@pytest.mark.parametrize("timeout", [1e10, math.inf])
+def test_a_client_may_wait_for_ever(daemon: Daemon, timeout: float) -> None:
+    with Client(daemon.path, timeout=w.Seconds(timeout)) as client, client.lock("k"):
+        pass
 
 
 def test_timeouts_have_the_manners_of_threading(client: Client) -> None:

@@ -25,6 +25,7 @@ L = TypeVar("L")
 OnLost = Callable[[LostError], object]
 
 log: Final = logging.getLogger("locksidecar")
+_LONG: Final = 1e9  # seconds; a socket cannot have a timeout of many more
 
 _clients: Final[weakref.WeakSet[Base]] = weakref.WeakSet()
 
@@ -107,7 +108,7 @@ class Base(ABC):
         self._path = socket_path(path)
         self._name = w.program(name)
         self._label = label
-        self._timeout = timeout
+        self._timeout = min(timeout, _LONG)
         self._trace: Trace = trace or nowhere
         self._confirm = confirm
         self._tell = () if on_lost is None else (on_lost,)

@@ -86,7 +86,7 @@ class Handle(ABC, Generic[H]):
         self._ttl = 0 if ttl is None else w.to_ttl(ttl)
         self._fixed = not renew
         self._flags = 0 if renew else w.FIXED
-        self._shared = shared
+        self._shared = bool(shared)
         self._timeout = timeout
         if timeout != -1:
             w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``

@@ -42,5 +42,6 @@ class Owned(Handle[H]):
     @staticmethod
     def _must_run(f: Callable[..., Any]) -> None:
         """Raise TypeError if a function cannot run under a lock."""
-        if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
+        kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(kind(code) for kind in kinds for code in (f, type(f).__call__)):
             raise TypeError(f"calling {f!r} does not run its body: use with inside of it, or locksidecar.asyncio")

@@ -293,7 +293,7 @@ class BaseElection(Generic[T]):
 
     def __init_subclass__(cls) -> None:
         """Append to the documentation of a class what holds for all candidates."""
-        cls.__doc__ = f"{cls.__doc__}{(BaseElection.__doc__ or '').partition('tell.')[2]}"
+        cls.__doc__ = cls.__doc__ and f"{cls.__doc__}{(BaseElection.__doc__ or '').partition('tell.')[2]}"
 
     _campaign: Any = None
     _campaigns: type[BaseCampaign]

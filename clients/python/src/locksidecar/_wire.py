@@ -265,7 +265,7 @@ def to_ttl(ttl: float | None, name: str = "ttl") -> int:
     if not 0 < ttl < math.inf:
         raise Invalid(f"{name} must be a positive number of seconds")
     check_unit(ttl, name)
-    return max(1, round(ttl * 1000))
+    return max(1, round(min(MAX_WAIT, ttl * 1000)))
 
 
 def to_wait(blocking: bool, timeout: float | None) -> int:

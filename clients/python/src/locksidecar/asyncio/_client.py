@@ -111,11 +111,13 @@ class Client(Link):
         """
 
         def decorate(f: F) -> F:
-            self.lock("x")._must_run(f)
+            self.lock("x", **terms)._must_run(f)
             signature = inspect.signature(f)
-            names = {re.split(r"[.\[]", name)[0] for _, name, _, _ in string.Formatter().parse(key) if name is not None}
+            fields = list(string.Formatter().parse(key))
+            fields += [inner for field in fields for inner in string.Formatter().parse(field[2] or "")]
+            names = {re.split(r"[.\[]", name)[0] for _, name, _, _ in fields if name is not None}
             if unknown := names - set(signature.parameters):
-                raise TypeError(f"{key!r}: {f.__qualname__} has no parameter {min(unknown)!r}")
+                raise TypeError(f"{key!r}: {getattr(f, '__qualname__', f)} has no parameter {min(unknown)!r}")
 
             @functools.wraps(f)
             async def under_lock(*args: Any, **kwargs: Any) -> Any:
