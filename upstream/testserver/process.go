@@ -24,6 +24,9 @@ type process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the process has been reaped
 	closing func()        // called before the server is ended; may be nil
+	release []func()      // each releases a port
+	touched bool          // a test has ended or paused the server
+	passOn  func() bool   // passes the server on to another test, or returns false; may be nil
 }
 
 // newProcess makes the directory. Its path is short, because the paths of Unix sockets are limited.
@@ -33,14 +36,31 @@ func newProcess(t testing.TB, name string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{t: t, dir: dir}
+	p := &process{dir: dir}
+	p.adopt(t)
+	return p
+}
+
+// adopt makes the server t's. When t has ended, the server is passed on to another test, or ends.
+func (p *process) adopt(t testing.TB) {
+	p.t = t
 	t.Cleanup(func() {
-		p.Kill()
-		if err := os.RemoveAll(dir); err != nil {
+		if p.passOn != nil && !t.Failed() && !p.touched && p.passOn() {
+			return
+		}
+		if err := p.discard(); err != nil {
 			t.Error(err)
 		}
 	})
-	return p
+}
+
+// discard ends the server and removes what it has.
+func (p *process) discard() error {
+	p.Kill()
+	for _, release := range p.release {
+		release()
+	}
+	return os.RemoveAll(p.dir)
 }
 
 // find returns the path of a program that a test needs. pkg is Debian's package.
@@ -91,7 +111,7 @@ func (p *process) start(name string, port *int, command func() *exec.Cmd, answer
 	for range 5 {
 		first := *port == 0
 		if first {
-			*port = ReservePort(p.t)
+			*port = p.reservePort()
 		}
 		p.launch(command())
 		if p.until(answers) {
@@ -135,6 +155,7 @@ func (p *process) Kill() { p.end(syscall.SIGKILL) }
 func (p *process) Stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(sig syscall.Signal) {
+	p.touched = true
 	if p.closing != nil {
 		p.closing()
 	}
@@ -185,6 +206,7 @@ func (p *process) Resume() { p.signal(syscall.SIGCONT) }
 
 func (p *process) signal(sig syscall.Signal) {
 	p.t.Helper()
+	p.touched = true
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}
@@ -192,6 +214,17 @@ func (p *process) signal(sig syscall.Signal) {
 
 // PID returns the process id, for CPU accounting.
 func (p *process) PID() int { return p.cmd.Process.Pid }
+
+// reservePort returns a port that is reserved until discard.
+func (p *process) reservePort() int {
+	p.t.Helper()
+	port, release, err := ports.Reserve()
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.release = append(p.release, release)
+	return port
+}
 
 // ReservePort returns a TCP port of 127.0.0.1 for a server of this test. No other test gets it
 // before this test ends.
