@@ -117,7 +117,7 @@ func TestLostToAnEndingDaemon(t *testing.T) {
 	p.ends(79)
 	h.daemon.ends(0)
 	if s := p.err.String(); !strings.Contains(s,
-		"the daemon is going away; the lock k ends in 300ms") {
+		"the daemon is stopping; the lock k ends in 300ms") {
 		t.Errorf("said %q", s)
 	}
 }

@@ -160,7 +160,7 @@ func keepsOverTheEnd(t *testing.T, store string, first *host, args ...string) {
 		t.Helper()
 		p := h.run("lock", "--keep", "1h", key, "--", "true")
 		p.ends(0)
-		if got := strings.Contains(p.err.String(), "--keep lasts at most as long as"); got != bound {
+		if got := strings.Contains(p.err.String(), "this store forgets a kept lock"); got != bound {
 			t.Errorf("says that the store does not keep it: %v; %s", got, p.err)
 		}
 	}
