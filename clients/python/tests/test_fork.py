@@ -12,11 +12,11 @@ import traceback
 from collections.abc import Callable
 
 import pytest
-from daemon import Daemon, until
+from daemon import BOUND, Daemon, until
 from peer import Background, Peer, ms
 
 import locksidecar
-from locksidecar import Client, LostError
+from locksidecar import Client, LostError, redis_compat
 from locksidecar import _wire as w
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # this is what is tested
@@ -195,3 +195,23 @@ def test_a_with_block_that_the_child_leaves(client: Client) -> None:
     with client.lock("k") as lock:
         assert Child(child).end() == 0
         assert lock.owned()
+
+
+def test_a_fork_while_another_thread_makes_its_default_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    making, go = threading.Event(), threading.Event()
+
+    class Slow(Client):
+        def __init__(self) -> None:
+            making.set()
+            go.wait(BOUND)
+            super().__init__()
+
+    monkeypatch.setattr(redis_compat._common, "_defaults", {})
+    parent = Background(redis_compat._common.client_of, Slow, None)
+    assert making.wait(BOUND)
+    child = Child(lambda: Background(redis_compat._common.client_of, Client, None).result())
+    try:
+        assert child.end() == 0
+    finally:
+        go.set()
+    assert isinstance(parent.result(), Slow)

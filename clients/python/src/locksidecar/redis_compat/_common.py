@@ -31,8 +31,8 @@ class Local(threading.local):
     handle: Any = None
 
 
-_mu: Final = threading.Lock()
-_defaults: Final[dict[Any, Any]] = {}  # by loop; None for threads
+# The clients by loop, None for threads. Each change is one step: a lock could be left taken in a forked child.
+_defaults: Final[dict[Any, Any]] = {}
 
 
 def client_of(kind: type[Base], redis: Any) -> Any:
@@ -41,12 +41,10 @@ def client_of(kind: type[Base], redis: Any) -> Any:
         if isinstance(given, kind):
             return given
     loop = kind._running()
-    with _mu:
-        orphans = [_defaults.pop(old) for old in list(_defaults) if old is not None and old.is_closed()]
-        client = _defaults.get(loop) or _defaults.setdefault(loop, kind())
-    for orphan in orphans:
-        orphan._orphaned()
-    return client
+    for old in list(_defaults):
+        if old is not None and old.is_closed() and (orphan := _defaults.pop(old, None)) is not None:
+            orphan._orphaned()
+    return _defaults.get(loop) or _defaults.setdefault(loop, kind())
 
 
 def handles_of(client: Any) -> WeakValueDictionary[tuple[str, bytes], Any]:
