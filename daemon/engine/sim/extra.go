@@ -45,6 +45,10 @@ func newExtras(p *Profile, seed uint64) {
 	}
 	if pick := extraDice(seed, 0x737465707313); p.Faults[hostReload] > 0 && pick(3) == 0 {
 		p.Steps = true
+		if !p.Stalls && pick(3) == 0 { // holds in several shards, and limits that they reach
+			p.NamespaceLimit, p.Keys, p.Hold, p.OneShard = 1+pick(2), max(p.Keys, 5), 300*ms, false
+			p.Faults[hostReload] = sec
+		}
 	}
 	if !p.Calm && !p.Stalls && !p.Pairs && !p.Move {
 		newFrequentFaults(p, extraDice(seed, 0x6f6674656e))
