@@ -541,3 +541,15 @@ def test_an_owner_that_gave_up_asks_again_when_that_is_settled(peer: Peer) -> No
         peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, n + 1, 0, 0)
     assert [b.result() for b in again] == [True, True]
     assert not conn._cancels
+
+
+def test_close_does_not_wait_for_an_attempt_to_connect(peer: Peer) -> None:
+    client = Client(peer.path, timeout=600)
+    acquire = Background(client.lock("k").acquire)
+    peer.accept()
+    assert peer.read()[0] == w.HELLO
+    Background(client.close).result()  # a signal handler may call it in the thread that connects
+    peer.say(0, 1, 1, 1, ms(), 65536, 100, 30000, 86400000, 1, [], "test")
+    with pytest.raises(locksidecar.ConnectionLost, match="the client is closed"):
+        acquire.result()
+    assert peer.read() == ()

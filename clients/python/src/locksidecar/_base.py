@@ -190,8 +190,14 @@ class Base(ABC):
                 why = unreachable(self._path, e)
                 self._failed = time.monotonic(), why
         if self._closed:
+            self._end()  # close may have seen no connection yet
             raise ConnectionLost("the client is closed")
         return conn, why
+
+    def _end(self) -> None:
+        """End the connection of a client that is closed."""
+        if self._conn is not None:
+            self._conn.die(ConnectionLost("the client is closed"), quiet=True)
 
     def _own(self, conn: Any, discard: Callable[..., object], *args: object) -> None:
         """Record the connection, which discard ends when the client is garbage collected without having been closed."""

@@ -23,12 +23,13 @@ class Link(Base):
         weakref.finalize(self, self._notifier.stop)  # its thread ends with the client
 
     def close(self) -> None:
-        """End the connection: the daemon releases everything that is held on it. Idempotent."""
-        self._closed = True  # ends the attempts to connect, which hold mu
-        with self._mu:
-            if self._conn is not None:
-                self._conn.die(ConnectionLost("the client is closed"), quiet=True)
-            self._notifier.stop()
+        """End the connection: the daemon releases everything that is held on it. Idempotent.
+
+        An attempt to connect, which may be this thread's own when a signal handler calls this, is not waited for.
+        """
+        self._closed = True
+        self._end()
+        self._notifier.stop()
 
     async def _pause(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -33,11 +33,9 @@ class Link(Base):
         self._closed = True
         if self._loop is None:
             return
-        conn = self._conn
-        if conn is not None:
-            conn.die(ConnectionLost("the client is closed"), quiet=True)
-            if not conn.ended.done():
-                await asyncio.wait([conn.ended])  # not cancelled together with this task
+        self._end()
+        if self._conn is not None and not self._conn.ended.done():
+            await asyncio.wait([self._conn.ended])  # not cancelled together with this task
         await self._notifier.stop()
 
     aclose = close
