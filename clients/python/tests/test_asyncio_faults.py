@@ -99,6 +99,7 @@ async def test_nothing_revives_a_lock_that_was_called_not_owned(loop: Loop, peer
     await thread(peer.grant, 300)
     await acquired
     time.sleep(0.4)  # the loop does not run, so nothing notices that the hold has run out
+    assert lock.held_count == 0
     assert not lock.owned()
     peer.say(65, 0, ms() + 60_000, 60_000)
     assert not lock.owned()

@@ -256,3 +256,14 @@ async def test_several_at_once_of_one_task(aclient: locksidecar.asyncio.Client) 
     await semaphore.release()
     await semaphore.release()
     await auntil("nothing is held", lambda: not semaphore.owned())
+
+
+def test_a_lost_permit_is_not_counted(connect: Callable[..., locksidecar.Client]) -> None:
+    semaphore = connect().semaphore("s", 2)
+    semaphore.acquire()
+    assert semaphore.held_count == 1
+    assert connect().force_unlock("s", semaphore=True) == 1
+    until("the loss is known", lambda: not semaphore.owned())
+    assert semaphore.held_count == 0
+    with pytest.raises(locksidecar.LostError):
+        semaphore.release()

@@ -202,7 +202,7 @@ class Handle(ABC, Generic[H]):
         if self._owner is None and not self._held:
             return 0
         hold = self._find()
-        return 0 if hold is None or hold.over else hold.count
+        return 0 if hold is None or not still(hold) else hold.count
 
     # ---- acquire ----
 

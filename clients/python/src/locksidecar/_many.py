@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _wire as w
 from ._errors import NOT_HELD, OK, NotHeld, Unconfirmed, error
-from ._handle import SWEEP, Handle, One, done, sure, sweep
+from ._handle import SWEEP, Handle, One, done, still, sure, sweep
 from ._hold import Call, Choice, Hold, Holds, Who
 
 
@@ -126,7 +126,7 @@ class Permits(One):
             self._stacks.pop(who, None)
 
     def _depth(self) -> int:
-        return sum(not done(hold) for hold in self._stacks.get(self._who(), [])[::-1])
+        return sum(map(still, self._stacks.get(self._who(), [])[::-1]))
 
 
 class OneOf(One):
