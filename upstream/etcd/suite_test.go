@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.Tests{M: m}) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

@@ -47,12 +47,6 @@ func StartEtcd(t testing.TB, args ...string) *Etcd {
 // StartEtcdCluster starts a cluster of n members.
 func StartEtcdCluster(t testing.TB, n int, args ...string) []*Etcd {
 	t.Helper()
-	plain := n == 1 && len(args) == 0
-	if plain {
-		if s := reused[*Etcd](t); s != nil {
-			return []*Etcd{s}
-		}
-	}
 	bin := etcdBinary(t)
 	for range 5 {
 		members := newEtcdCluster(t, n, args)
@@ -60,9 +54,6 @@ func StartEtcdCluster(t testing.TB, n int, args ...string) []*Etcd {
 			m.run(bin)
 		}
 		if !slices.ContainsFunc(members, func(m *Etcd) bool { return !m.until(m.healthy) }) {
-			if plain {
-				reuse(members[0])
-			}
 			return members
 		}
 		for _, m := range members { // a port may have been taken meanwhile
@@ -78,8 +69,8 @@ func newEtcdCluster(t testing.TB, n int, args []string) []*Etcd {
 	t.Helper()
 	members := make([]*Etcd, n)
 	for i := range members {
-		m := &Etcd{process: newProcess(t, "etcd"), name: fmt.Sprint("m", i), args: args, cluster: members}
-		m.client, m.peer, m.metrics = m.reservePort(), m.reservePort(), m.reservePort()
+		m := &Etcd{process: newProcess(t, "etcd"), name: fmt.Sprint("m", i), args: args, cluster: members,
+			client: ReservePort(t), peer: ReservePort(t), metrics: ReservePort(t)}
 		m.closing = m.closeAdmin
 		members[i] = m
 	}
@@ -191,31 +182,6 @@ func (s *Etcd) Admin() *clientv3.Client {
 		s.admin = c
 	}
 	return s.admin
-}
-
-// empty deletes all keys and leases. It returns false if there is more to undo.
-func (s *Etcd) empty() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), startBound)
-	defer cancel()
-	c := s.Admin()
-	leases, err := c.Leases(ctx)
-	if err != nil {
-		return false
-	}
-	for _, l := range leases.Leases {
-		if _, err := c.Revoke(ctx, l.ID); err != nil {
-			return false
-		}
-	}
-	if _, err := c.Delete(ctx, "\x00", clientv3.WithFromKey()); err != nil {
-		return false
-	}
-	users, err := c.UserList(ctx)
-	if err != nil || len(users.Users) > 0 {
-		return false
-	}
-	alarms, err := c.AlarmList(ctx)
-	return err == nil && len(alarms.Alarms) == 0
 }
 
 func (s *Etcd) closeAdmin() {

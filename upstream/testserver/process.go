@@ -24,9 +24,6 @@ type process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the process has been reaped
 	closing func()        // called before the server is ended; may be nil
-	release []func()      // each releases a port
-	touched bool          // a test has ended or paused the server
-	passOn  func() bool   // passes the server on to another test, or returns false; may be nil
 }
 
 // newProcess makes the directory. Its path is short, because the paths of Unix sockets are limited.
@@ -36,31 +33,14 @@ func newProcess(t testing.TB, name string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &process{dir: dir}
-	p.adopt(t)
-	return p
-}
-
-// adopt makes the server t's. When t has ended, the server is passed on to another test, or ends.
-func (p *process) adopt(t testing.TB) {
-	p.t = t
+	p := &process{t: t, dir: dir}
 	t.Cleanup(func() {
-		if p.passOn != nil && !t.Failed() && !p.touched && p.passOn() {
-			return
-		}
-		if err := p.discard(); err != nil {
+		p.Kill()
+		if err := os.RemoveAll(dir); err != nil {
 			t.Error(err)
 		}
 	})
-}
-
-// discard ends the server and removes what it has.
-func (p *process) discard() error {
-	p.Kill()
-	for _, release := range p.release {
-		release()
-	}
-	return os.RemoveAll(p.dir)
+	return p
 }
 
 // find returns the path of a program that a test needs. pkg is Debian's package.
@@ -111,7 +91,7 @@ func (p *process) start(name string, port *int, command func() *exec.Cmd, answer
 	for range 5 {
 		first := *port == 0
 		if first {
-			*port = p.reservePort()
+			*port = ReservePort(p.t)
 		}
 		p.launch(command())
 		if p.until(answers) {
@@ -155,7 +135,6 @@ func (p *process) Kill() { p.end(syscall.SIGKILL) }
 func (p *process) Stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(sig syscall.Signal) {
-	p.touched = true
 	if p.closing != nil {
 		p.closing()
 	}
@@ -206,7 +185,6 @@ func (p *process) Resume() { p.signal(syscall.SIGCONT) }
 
 func (p *process) signal(sig syscall.Signal) {
 	p.t.Helper()
-	p.touched = true
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}
@@ -214,17 +192,6 @@ func (p *process) signal(sig syscall.Signal) {
 
 // PID returns the process id, for CPU accounting.
 func (p *process) PID() int { return p.cmd.Process.Pid }
-
-// reservePort returns a port that is reserved until discard.
-func (p *process) reservePort() int {
-	p.t.Helper()
-	port, release, err := ports.Reserve()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.release = append(p.release, release)
-	return port
-}
 
 // ReservePort returns a TCP port of 127.0.0.1 for a server of this test. No other test gets it
 // before this test ends.

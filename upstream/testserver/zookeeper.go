@@ -52,8 +52,7 @@ func loadedClasses(t testing.TB, java string) string {
 		}
 		name := "zookeeper-" + hex.EncodeToString(sum.Sum(nil)[:8]) + ".jsa"
 		zookeeperClasses.path, _ = onceAMachine(name, func(path string) error {
-			z := &ZooKeeper{process: newProcess(t, "zk")}
-			z.client = z.reservePort()
+			z := &ZooKeeper{process: newProcess(t, "zk"), client: ReservePort(t)}
 			args := append(slices.Clone(zookeeperArgs), "-XX:ArchiveClassesAtExit="+path)
 			z.launch(exec.Command(java, append(args, zookeeperMain, z.writeConfig())...))
 			if !z.until(z.Serves) {
@@ -97,19 +96,12 @@ func StartZooKeeperEnsemble(t testing.TB, n int, settings ...string) []*ZooKeepe
 
 func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 	t.Helper()
-	plain := n == 1 && len(settings) == 0
-	if plain {
-		if z := reused[*ZooKeeper](t); z != nil {
-			return []*ZooKeeper{z}
-		}
-	}
 	for range 5 {
 		all := make([]*ZooKeeper, n)
 		for i := range all {
-			z := &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, settings: settings}
-			z.client, z.peer, z.election = z.reservePort(), z.reservePort(), z.reservePort()
-			z.closing = z.closeAdmin
-			all[i] = z
+			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: ReservePort(t),
+				peer: ReservePort(t), election: ReservePort(t), settings: settings}
+			all[i].closing = all[i].closeAdmin
 		}
 		ok := true
 		for _, z := range all {
@@ -122,9 +114,6 @@ func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 			ok = ok && z.until(z.Serves)
 		}
 		if ok {
-			if plain {
-				reuse(all[0])
-			}
 			return all
 		}
 		for _, z := range all { // a port may have been taken meanwhile
@@ -300,32 +289,6 @@ func (z *ZooKeeper) Admin() *zk.Conn {
 		z.admin, z.events = c, events
 	}
 	return z.admin
-}
-
-// empty deletes all nodes. It returns false if one cannot be deleted.
-func (z *ZooKeeper) empty() bool {
-	return z.clear("/") == nil
-}
-
-// clear deletes the nodes below path, except ZooKeeper's own.
-func (z *ZooKeeper) clear(path string) error {
-	names, _, err := z.Admin().Children(path)
-	if err == zk.ErrNoNode {
-		return nil
-	}
-	for _, name := range names {
-		node := strings.TrimSuffix(path, "/") + "/" + name
-		if node == "/zookeeper" {
-			continue
-		}
-		if err := z.clear(node); err != nil {
-			return err
-		}
-		if err := z.Admin().Delete(node, -1); err != nil && err != zk.ErrNoNode {
-			return err
-		}
-	}
-	return err
 }
 
 func (z *ZooKeeper) closeAdmin() {
