@@ -61,12 +61,12 @@ quick:
 	$(GO) test $(PURE)
 	GOGC=400 $(GO) test ./daemon/engine/sim -run 'TestSeeds$$|TestChecksBite|TestSeedIsReplayed|TestFailureIsReplayed' -args -seeds=100
 
-# The simulator, which does not wait, gets the time that the other tests leave. The list of packages compiles for
-# macOS without linking.
+# The simulator, which does not wait, comes last and gets the time that the other tests leave. More than three stages at
+# once would overload two processors. The list of packages compiles for macOS without linking.
 test: deps-system
 	$(MAKE) -j 2 --output-sync=target deps build build-race $(CHAOS_JAVA)
 	GOOS=darwin $(GO) list -export ./... >/dev/null
-	$(MAKE) -j 5 --output-sync=target test-sim test-race test-raceless test-python test-java test-chaos SIM_NICE='nice -n 19'
+	$(MAKE) -j 3 --output-sync=target test-race test-python test-java test-raceless test-chaos test-sim SIM_NICE='nice -n 19'
 
 # It takes hours. The other tests of the simulator are in test-go.
 test-long: export LOCKSIDECAR_TEST_LONG = 1

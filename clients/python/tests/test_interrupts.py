@@ -196,7 +196,8 @@ def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, 
         other.release()
         client.ping()
         assert client._conn is not None
-        assert not client._conn._pending, n
+        # The daemon may answer a release after the ping.
+        until(f"nothing is pending after {n} instructions", lambda: client.ping() >= 0 and not client._conn._pending)
         assert not client._conn._holds, n
     assert n > 300
 
