@@ -100,7 +100,7 @@ func TestTwoOfFiveSlow(t *testing.T) {
 		x.Delay(faultproxy.Both, 300*time.Millisecond)
 	}
 	start := time.Now()
-	goesOn(t, p) // 150 calls, of which a few wait a little for the slow nodes
+	goesOn(t, p)                                    // 150 calls, of which a few wait a little for the slow nodes
 	if d := time.Since(start); d > 80*time.Second { // 90 s and more if each call waited for them
 		t.Errorf("it took %v", d)
 	}
