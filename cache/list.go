@@ -114,11 +114,13 @@ func (holdsOfTable) links(h *hold) *links[hold]   { return &h.inTable }
 // The lists that waiters are in: their queue, the waiters of their session, the newest first, and
 // all waiters of the table.
 type (
+	//lint:ignore U1000 staticcheck does not see the list that waitQueue embeds
 	waitsInQueue   struct{}
 	waitsOfSession struct{}
 	waitsOfTable   struct{}
 )
 
+//lint:ignore U1000 see waitsInQueue
 func (waitsInQueue) links(w *waiter) *links[waiter]   { return &w.inQueue }
 func (waitsOfSession) links(w *waiter) *links[waiter] { return &w.inSession }
 func (waitsOfTable) links(w *waiter) *links[waiter]   { return &w.inTable }

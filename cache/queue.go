@@ -30,13 +30,14 @@ type Acquire struct {
 
 // waiter is a queued acquire.
 type waiter struct {
-	l         *Lease // the lock or the semaphore; its namespace applies
-	req       Request
-	owner     uint64
-	ttl       int64
-	deadline  int64 // of the wait; Forever when it has none
-	since     int64
-	keep      int64
+	l        *Lease // the lock or the semaphore; its namespace applies
+	req      Request
+	owner    uint64
+	ttl      int64
+	deadline int64 // of the wait; Forever when it has none
+	since    int64
+	keep     int64
+	//lint:ignore U1000 see waitsInQueue
 	inQueue   links[waiter]
 	inSession links[waiter] // in this shard
 	inTable   links[waiter]

@@ -48,7 +48,8 @@ func (d *Daemon) drained() bool {
 	for _, s := range d.engine.Sessions() { // wait until the last release is in its store's lane
 		c := s.Transport().(*conn)
 		c.handling.Lock()
-		c.handling.Unlock() //nolint:staticcheck // see handling
+		//lint:ignore SA2001 see handling
+		c.handling.Unlock()
 	}
 	return d.stores.queriesRunning() == 0 && d.engine.Unanswered() == 0
 }

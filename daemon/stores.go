@@ -260,6 +260,7 @@ func (s *storeSet) closeIfUnused(v *runningStore) bool {
 	v.gone = false
 	s.wg.Go(func() { // Close may wait for a reload, which may wait for transferring
 		s.using.Lock() // waits for the queries that found the store
+		//lint:ignore SA2001 see above
 		s.using.Unlock()
 		if v.Close != nil {
 			v.Close()
