@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"bufio"
 	"encoding/base64"
 	"fmt"
@@ -201,8 +202,9 @@ func TestNoSecretIsEverShown(t *testing.T) {
 		}
 	}
 	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		Dial: func(string, string) (net.Conn, error) {
-			return net.Dial("unix", admin.Socket(h.socket))
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", admin.Socket(h.socket))
 		}}}
 	for _, path := range []string{"/metrics", "/livez", "/readyz", "/view.json", "/"} {
 		r, err := admin.Get("http://localhost" + path)
