@@ -141,11 +141,6 @@ func (s *storm) forgetting(d *depot) (done func()) {
 	return func() { s.forgot(d, span{from, now() + int64(stormTTL)}) }
 }
 
-// move is a step of the move of the keys x:.
-type move struct {
-	to, both string // as in room, after this rollout
-}
-
 // moveKeys moves the keys x: from one store to the other and back, as documented. A move takes
 // three rollouts, or four if it goes to etcd or ZooKeeper. From there the keys cannot move back.
 // Every rollout ends on every host before the next one begins. It has ended when all daemons have
