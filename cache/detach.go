@@ -109,8 +109,9 @@ func (l *Lease) untold(now int64) bool {
 		ttlUntil(until, now) <= int64(l.st.Keeps)
 }
 
-// keptTooLong reports whether the store keeps l for longer than ttl because of a keep whose hold has
-// ended early. If this daemon ended, the key would stay closed for so long. So l is not handed off.
+// keptTooLong reports whether the store keeps l for longer than ttl because of a keep whose hold
+// has ended early. If this daemon ended, the key would stay closed for so long. So l is not handed
+// off.
 func (l *Lease) keptTooLong(ttl, now int64) bool {
 	return l.nHolds == 0 && l.st.Keeps > 0 && l.held.keptFor-now > ttl
 }

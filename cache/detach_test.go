@@ -347,8 +347,8 @@ func TestAKeepOfWhichTheStoreHasNotHeardIsToldAgain(t *testing.T) {
 	b.detachedOnly(d, b.now-second+int64(keepsFor))
 }
 
-// A reader that joins a detached one is told a validity of its own TTL, although the store keeps the
-// lease for longer. The lease is renewed for that TTL. So a loss at the store shows in time.
+// A reader that joins a detached one is told a validity of its own TTL, although the store keeps
+// the lease for longer. The lease is renewed for that TTL. So a loss at the store shows in time.
 func TestAReaderThatJoinsADetachedOneIsNotToldTheKeep(t *testing.T) {
 	b := newBench(t, keeping)
 	s, d := b.user(nil)

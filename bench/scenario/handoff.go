@@ -51,7 +51,9 @@ func handoff(e *Env) error {
 		rows = append(rows,
 			row{chainRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, true) }, handoffs},
 			row{answeredRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, false) }, handoffs},
-			row{turnstileRow(procs), func() (*harness.Outcome, error) { return e.turnstile(procs) }, handoffs})
+			row{turnstileRow(procs), func() (*harness.Outcome, error) {
+				return e.turnstile(procs)
+			}, handoffs})
 	}
 	if err := e.interleave(scene, rows); err != nil {
 		return err

@@ -206,7 +206,8 @@ func (d *doctor) clock(s *status) {
 	const check = "clock"
 	switch {
 	case s.Clock != nil && !s.Clock.Shared:
-		d.warn(check, "run clients and daemon in one time namespace; else validities are slightly shorter",
+		d.warn(check,
+			"run clients and daemon in one time namespace; else validities are slightly shorter",
 			"the daemon and this shell are in different time namespaces")
 	case clockUnsynchronized():
 		d.warn(check, "run chrony, systemd-timesyncd or another NTP client",

@@ -125,8 +125,8 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
 }
 
-// unlockAsClient unlocks by force over the socket for locks: the user may be an operator, and cannot
-// open the admin socket. The daemon returns only the number of holds.
+// unlockAsClient unlocks by force over the socket for locks: the user may be an operator, and
+// cannot open the admin socket. The daemon returns only the number of holds.
 func (m *Main) unlockAsClient(ctx context.Context, o *unlockOptions, socket string) error {
 	c, err := dial(ctx, socket, client.Options{Name: "locksidecar unlock"})
 	if err != nil {

@@ -223,7 +223,8 @@ func (l *link) rewriteSoon() {
 	}
 }
 
-// rewrite writes the kept leases to the disk. The leases of this daemon last at least until atLeast.
+// rewrite writes the kept leases to the disk. The leases of this daemon last at least until
+// atLeast.
 func (l *link) rewrite(atLeast int64) {
 	s, now := &l.session, l.h.boot()
 	all := slices.Clone(s.left)
@@ -239,8 +240,8 @@ func (l *link) rewrite(atLeast int64) {
 	l.s.saved.kept = slices.DeleteFunc(all, func(x leftLease) bool { return x.until <= now })
 }
 
-// endEmbedded is the store's orderly end. A restart has to wait for the deadline of the session only
-// if that concerns leases which are not on the disk.
+// endEmbedded is the store's orderly end. A restart has to wait for the deadline of the session
+// only if that concerns leases which are not on the disk.
 func (l *link) endEmbedded() {
 	s, n := &l.session, 0
 	for _, until := range s.kept {

@@ -20,8 +20,8 @@ type steps struct {
 	stop  func()
 }
 
-// stepPauses has the longest pauses between two steps. A round trip to a store fits into most of the
-// longer ones, and a whole hold into some.
+// stepPauses has the longest pauses between two steps. A round trip to a store fits into most of
+// the longer ones, and a whole hold into some.
 var stepPauses = []int64{2 * ms, 2 * ms, 20 * ms, 200 * ms}
 
 // errStepsCut ends the steps of a daemon that has been killed.

@@ -1,8 +1,8 @@
 // Package ports reserves TCP ports for the servers of tests and benchmarks.
 //
-// It is not safe to let the kernel choose a port (port 0), to close it, and to start a server on it.
-// An outgoing connection or another test's server can take the port meanwhile. The caller then waits
-// for a server that cannot start, or talks to another test's server.
+// It is not safe to let the kernel choose a port (port 0), to close it, and to start a server on
+// it. An outgoing connection or another test's server can take the port meanwhile. The caller then
+// waits for a server that cannot start, or talks to another test's server.
 package ports
 
 import (
