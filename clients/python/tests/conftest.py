@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import random
 import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
+import ports
 import pytest
 from aio import LOOPS, Loop
 from daemon import BOUND, SRC, Daemon, Script, until
@@ -53,25 +53,20 @@ def server() -> Iterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("no redis-server")
-    process = None
-    try:
+    with ports.reserved() as port:
+        process = subprocess.Popen(
+            [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
+        )
 
         def answers() -> bool:
-            nonlocal process, port
-            if process is None or process.poll() is not None:  # or the port is another server's
-                port = random.randint(20000, 32000)  # no outgoing connection gets these ports
-                process = subprocess.Popen(
-                    [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"],
-                    stdout=subprocess.DEVNULL,
-                )
+            assert process.poll() is None, "redis-server has ended"
             with socket.socket() as s:
                 return s.connect_ex(("127.0.0.1", port)) == 0
 
-        port = 0
-        until("redis-server answers", answers)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        if process is not None:
+        try:
+            until("redis-server answers", answers)
+            yield f"redis://127.0.0.1:{port}"
+        finally:
             process.terminate()
             process.wait(BOUND)
 

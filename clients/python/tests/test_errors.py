@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import copy
+import datetime
 import math
 import os
 import pickle
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
 
 import pytest
 from daemon import Daemon
 
 import locksidecar
-from locksidecar import Client
+import locksidecar.asyncio
+from locksidecar import Client, redis_compat
 from locksidecar import _wire as w
 
 
@@ -30,6 +35,50 @@ def test_a_key_is_text() -> None:
 def test_bad_ttls_are_refused(ttl: float) -> None:
     with pytest.raises(locksidecar.Invalid):
         Client("/nowhere").lock("k", ttl=ttl)
+
+
+@pytest.mark.parametrize("value", ["10m", "10", b"10", datetime.timedelta(seconds=10), [10]])
+def test_a_time_is_a_number_of_seconds(value: Any) -> None:
+    client, aio = Client("/nowhere"), locksidecar.asyncio.Client("/nowhere")
+    lock = client.lock("k")
+    for name, call in (
+        ("ttl", lambda: client.lock("k", ttl=value)),
+        ("ttl", lambda: client.lock_many(["k"], ttl=value)),
+        ("ttl", lambda: client.election("k", print, print, ttl=value)),
+        ("ttl", lambda: aio.lock("k", ttl=value)),
+        ("keep", lambda: client.lock("k", keep=value)),
+        ("timeout", lambda: client.lock("k", timeout=value)),
+        ("timeout", lambda: lock.acquire(timeout=value)),
+        ("timeout", lambda: lock.acquire(True, value)),
+        ("timeout", lambda: Client("/nowhere", timeout=value)),
+        ("timeout", lambda: redis_compat.Lock(client, "k", timeout=value).acquire()),
+        ("blocking_timeout", lambda: redis_compat.Lock(client, "k", blocking_timeout=value).acquire()),
+        ("blocking_timeout", lambda: redis_compat.Lock(client, "k").acquire(blocking_timeout=value)),
+    ):
+        with pytest.raises(TypeError, match=rf"^{name} is a number of seconds, not "):
+            call()
+
+
+def test_numbers_of_other_types_are_times(client: Client) -> None:
+    for some in (Decimal("1.5"), Fraction(3, 2)):
+        with client.lock("k", ttl=some, timeout=some):  # type: ignore[arg-type]
+            pass
+
+
+@pytest.mark.parametrize("fence", [-1, 1 << 63, 1 << 64])
+def test_bad_fences_are_refused(fence: int) -> None:
+    client = Client("/nowhere")
+    for call in (client.release_detached, lambda key, fence: client.force_unlock(key, fence=fence)):
+        with pytest.raises(locksidecar.Invalid, match=r"^a fence is from 0 to 2\*\*63 - 1, not "):
+            call("k", fence)
+
+
+@pytest.mark.parametrize("fence", ["7", 7.0, True, None])
+def test_a_fence_is_an_int(fence: Any) -> None:
+    client = Client("/nowhere")
+    for call in (client.release_detached, lambda key, fence: client.force_unlock(key, fence=fence)):
+        with pytest.raises(TypeError, match=r"^a fence is an int, not "):
+            call("k", fence)
 
 
 def test_a_long_time_is_refused_by_the_daemon(client: Client) -> None:

@@ -61,6 +61,23 @@ def test_requests_on_the_wire(peer: Peer) -> None:
     assert pinged.result() > 0
 
 
+def test_a_refused_downgrade_leaves_it_exclusive(peer: Peer) -> None:
+    """It is shared from the request on, because the daemon admits readers before its answer comes."""
+    _, lock = held(peer)
+    for code, mode in ((6, "exclusive"), (0, "shared"), (6, "shared")):
+        changed = Background(lock.downgrade)
+        q = peer.expect(w.DOWNGRADE)
+        assert lock.mode == "shared"
+        if code:
+            peer.say(code, q[1], "no")
+            with pytest.raises(locksidecar.Unavailable):
+                changed.result()
+        else:
+            peer.say(0, q[1], FENCE, 1000, ms() + 60_000, 1, 0, 0)
+            changed.result()
+        assert lock.mode == mode
+
+
 def test_frames_come_in_pieces_and_together(peer: Peer) -> None:
     client, lock = held(peer)
     pinged = Background(client.ping)

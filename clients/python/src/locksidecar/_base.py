@@ -102,9 +102,9 @@ class Base(ABC):
         confirm: whether a release waits until the store has confirmed it; a handle may differ.
         on_lost: called for each lock that is lost, also if the handle has an on_lost of its own; see lock.
         """
+        timeout = w.check_unit(timeout, "timeout")
         if not timeout > 0:
             raise ValueError("timeout must be positive")
-        w.check_unit(timeout, "timeout")
         self._path = socket_path(path)
         self._name = w.program(name)
         self._label = label

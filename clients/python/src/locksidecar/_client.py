@@ -157,7 +157,7 @@ class Client(Link):
 
         Raises NotHeld if this host keeps none with this fence, and Denied if it is another user's.
         """
-        run(self._asked(w.RELEASE, w.check_key(key), 0, fence, w.DETACHED))
+        run(self._asked(w.RELEASE, w.check_key(key), 0, w.check_fence(fence), w.DETACHED))
 
     def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
         """End all holds of a lock on this host, of any user, and return their number.
@@ -169,7 +169,7 @@ class Client(Link):
         fence: end only the holds with this fence.
         """
         mode = w.PERMIT if semaphore else 0
-        return int(w.numbers(run(self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, fence)), 1)[0])
+        return int(w.numbers(run(self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, w.check_fence(fence))), 1)[0])
 
     def _ask(self, op: int, *fields: object) -> w.Message:
         return run(self._asked(op, *fields))

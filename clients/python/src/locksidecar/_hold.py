@@ -240,6 +240,7 @@ class Call:
     id = 0
     target = 0  # of a cancel: the acquire
     sent = False
+    shares = False  # a downgrade that has made its hold shared
     done = False  # there is a reply or an error; set last
     abandoned = False  # no thread waits any more
 

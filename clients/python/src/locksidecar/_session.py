@@ -141,7 +141,8 @@ class Session(Table, ABC):
             if c.op in w.ACQUIRES:
                 self.owners.ask(c, waits=fields[3] != 0)
             elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
-                c.hold.shared = True  # at once, because the daemon admits readers before its answer comes
+                # at once, because the daemon admits readers before its answer comes
+                c.shares, c.hold.shared = not c.hold.shared, True
             self._ids = c.id = number
             self._pending[number] = c
         return data
@@ -371,6 +372,8 @@ class Session(Table, ABC):
                 w.text(m)
                 if m[0] == NOT_HELD and isinstance(c.hold, Hold) and not c.hold.over:
                     self._lose(c.hold, "gone")
+                elif isinstance(c.hold, Hold) and c.shares:
+                    c.hold.shared = False  # it was refused
             elif c.hold is not None:
                 self._grant(c, c.hold, m)
             elif c.op == w.RELEASE_MANY:

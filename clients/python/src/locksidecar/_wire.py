@@ -242,6 +242,15 @@ def check_permits(permits: int) -> int:
     return permits
 
 
+def check_fence(fence: int) -> int:
+    """Return a fence if it is valid. Others would end the connection, or could not be sent."""
+    if type(fence) is not int:
+        raise TypeError(f"a fence is an int, not {fence!r}")
+    if not 0 <= fence <= MAX_INT:
+        raise Invalid(f"a fence is from 0 to 2**63 - 1, not {fence}")
+    return fence
+
+
 def clip(name: str) -> str:
     """Return the part of a name or label that fits: 128 bytes of UTF-8."""
     return name.encode(errors="replace")[:128].decode(errors="ignore")
@@ -262,9 +271,9 @@ def to_ttl(ttl: float | None, name: str = "ttl") -> int:
     """Return a TTL in milliseconds, 0 for the daemon's own."""
     if ttl is None:
         return 0
+    ttl = check_unit(ttl, name)
     if not 0 < ttl < math.inf:
         raise Invalid(f"{name} must be a positive number of seconds")
-    check_unit(ttl, name)
     return max(1, round(min(MAX_WAIT, ttl * 1000)))
 
 
@@ -274,20 +283,30 @@ def to_wait(blocking: bool, timeout: float | None) -> int:
         return -1 if blocking else 0
     if not blocking:
         raise ValueError("can't specify a timeout for a non-blocking call")
+    timeout = check_unit(timeout, "timeout")
     if not timeout >= 0:
         raise ValueError("timeout must be a non-negative number")
-    check_unit(timeout, "timeout")
     return min(MAX_WAIT, math.ceil(timeout * 1000)) if timeout < math.inf else -1
 
 
-def check_unit(seconds: float, name: str) -> None:
-    """Warn of a duration of more than an hour: the caller may have meant milliseconds."""
-    if _HOUR < seconds < math.inf and not isinstance(seconds, Seconds):
+def number(seconds: float, name: str) -> float:
+    """Return a duration as a float; TypeError if it is not a number."""
+    if not hasattr(seconds, "__float__"):  # float itself would accept a str
+        raise TypeError(f"{name} is a number of seconds, not {seconds!r}")
+    return float(seconds)
+
+
+def check_unit(seconds: float, name: str) -> float:
+    """Return a duration. Warns if it is more than an hour: the caller may have meant milliseconds."""
+    known = isinstance(seconds, Seconds)
+    seconds = number(seconds, name)
+    if not known and _HOUR < seconds < math.inf:
         warnings.warn(
             f"{name}={seconds:g} is in seconds: {seconds / _HOUR:.3g} hours. Milliseconds would be {seconds / 1000:g}",
             UserWarning,
             stacklevel=outside()[1],
         )
+    return seconds
 
 
 def outside(depth: int = 1) -> tuple[FrameType, int]:

@@ -61,7 +61,7 @@ class Scope(Owned[H]):
         before = self._depth()
         try:
             if not await self.acquire(timeout=self._timeout):
-                raise NotAcquired(f"{self._name}: not acquired within {self._timeout:g} s")
+                raise NotAcquired(f"{self._name}: not acquired within {float(self._timeout):g} s")
             return self
         except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self._depth() > before:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 from collections.abc import Coroutine
@@ -96,17 +95,19 @@ class Common(Generic[L]):
         except SidecarError as e:
             raise LockError(str(e), self._key) from e
 
-    def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> float:
-        """Return for how many seconds to wait; 0 is a try, -1 without bound."""
+    def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> int:
+        """Return for how many milliseconds to wait; 0 is a try, -1 without bound."""
         if not (self.blocking if blocking is None else blocking):
             return 0
         if blocking_timeout is None:
             blocking_timeout = self.blocking_timeout
-        return -1 if blocking_timeout is None else max(0, blocking_timeout)
+        if blocking_timeout is None:
+            return -1
+        return w.to_wait(True, w.Seconds(max(0.0, w.number(blocking_timeout, "blocking_timeout"))))
 
     def _terms(self) -> tuple[float | None, bool]:
         """Return the TTL, and whether the daemon renews it."""
-        return (w.Seconds(self.timeout), False) if self.timeout else (None, True)
+        return (w.Seconds(w.number(self.timeout, "timeout")), False) if self.timeout else (None, True)
 
     def _refuse_lost(self, *locks: L | None) -> None:
         """Raise LostError if the hold of one of the handles was lost and has not been released."""
@@ -117,14 +118,14 @@ class Common(Generic[L]):
                     hold.conn.lapse([hold], w.now())
                 lock._refuse_lost(hold)
 
-    async def _take(self, token: bytes, wait: float) -> L | None:
+    async def _take(self, token: bytes, wait: int) -> L | None:
         client, (ttl, renew) = client_of(self._kind, self.redis), self._terms()
         with translated(self._key):
             before = self._before(self._inner(self.local.token))
             self._refuse_lost(*before)
             inner: L = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
             try:
-                if not await inner._acquire(inner._who(), w.to_wait(True, bound(wait))):
+                if not await inner._acquire(inner._who(), wait):
                     return None
                 self._refuse_lost(*before)  # the lock may have been lost while this waited
                 handles_of(client)[self._key, token] = inner
@@ -252,8 +253,3 @@ def new_token(token: Token | None) -> bytes:
     if token is None:
         return os.urandom(16).hex().encode()
     return token.encode() if isinstance(token, str) else bytes(token)
-
-
-def bound(wait: float) -> float:
-    """Return a wait as acquire takes it."""
-    return w.Seconds(wait) if wait < math.inf else -1
