@@ -7,7 +7,8 @@
 #
 # The linker drops unused methods only if no part of the program looks methods up by name. The
 # tracing of gRPC does so. HTTP/2 of net/http is unused: gRPC has its own. Inlining makes these
-# packages larger, and no request to the default stores is in them.
+# packages larger, and no request to the default stores is in them. Functions begin at multiples of
+# 16 bytes, as C compilers align them: the linker's 32 for amd64 make the program 1 % larger.
 set -eu
 case $1 in
 /*) out=$1 ;;
@@ -24,4 +25,4 @@ for packages in google.golang.org go.etcd.io github.com/jackc github.com/go-sql-
 done
 shift
 CGO_ENABLED=0 exec ${GO:-go} build -trimpath -tags="grpcnotrace,nethttpomithttp2${TAGS:+,$TAGS}" \
-	-ldflags='-s -w' "$@" -o "$out" .
+	-ldflags='-s -w -funcalign=16' "$@" -o "$out" .
