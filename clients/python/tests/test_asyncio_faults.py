@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -336,6 +337,26 @@ async def test_a_forgotten_client_releases(loop: Loop, shared: Daemon, aclient: 
     await lock.acquire()
     del lock, forgotten
     gc.collect()
+    assert await aclient.lock("k").acquire(timeout=60)
+    await until("its descriptor is closed", lambda: descriptors() == before)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+async def test_a_forgotten_client_whose_on_lost_knows_it_and_that_holds(shared: Daemon, aclient: Client) -> None:
+    await aclient.ping()
+    before = descriptors()
+
+    async def use() -> weakref.ref[Client]:
+        forgotten = Client(shared.path)
+        lock = forgotten.lock("k", on_lost=lambda _: forgotten.close())
+        for _ in range(2):
+            await lock.acquire()
+            await lock.release()
+        await lock.acquire()
+        return weakref.ref(forgotten)
+
+    left = await use()
+    await until("it is forgotten", lambda: gc.collect() >= 0 and left() is None)
     assert await aclient.lock("k").acquire(timeout=60)
     await until("its descriptor is closed", lambda: descriptors() == before)
 

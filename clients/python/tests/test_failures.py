@@ -8,6 +8,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from daemon import Daemon, Script, drains, until
@@ -207,3 +208,35 @@ def test_a_forgotten_client_whose_on_lost_knows_it(daemon: Daemon) -> None:
     left = use()
     gc.collect()
     assert left() is None
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", ["lock", "many", "any", "permit", "client", "named"])
+def test_a_forgotten_client_whose_on_lost_knows_it_and_that_holds(daemon: Daemon, client: Client, kind: str) -> None:
+    before = descriptors()
+
+    def use() -> weakref.ref[Client]:
+        def lost(_: LostError) -> None:
+            forgotten.close()
+
+        forgotten = Client(daemon.path, on_lost=lost if kind == "client" else None)
+        make: dict[str, Callable[[], Any]] = {
+            "lock": lambda: forgotten.lock("k", on_lost=lost),
+            "many": lambda: forgotten.lock_many(["k", "other"], on_lost=lost),
+            "any": lambda: forgotten.lock_any(["k"], on_lost=lost),
+            "permit": lambda: forgotten.semaphore("k", 1, on_lost=lost),
+            "client": lambda: forgotten.lock("k"),
+            "named": lambda: forgotten.lock("k", owner=7, on_lost=lost),
+        }
+        lock = make[kind]()
+        for _ in range(2):  # the second acquire takes the shortest path
+            assert lock.acquire(timeout=60)
+            lock.release()
+        lock.acquire()
+        return weakref.ref(forgotten)
+
+    left = use()
+    until("it is forgotten", lambda: gc.collect() >= 0 and left() is None)
+    other = client.semaphore("k", 1) if kind == "permit" else client.lock("k")
+    assert other.acquire(timeout=60)
+    until("its descriptor is closed", lambda: descriptors() == before + 1)

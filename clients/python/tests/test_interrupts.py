@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 import types
+import typing
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -200,6 +201,37 @@ def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, 
         until(f"nothing is pending after {n} instructions", lambda: client.ping() >= 0 and not client._conn._pending)
         assert not client._conn._holds, n
     assert n > 300
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="instructions are CPython's")
+@pytest.mark.parametrize("kind", ["lock", "many", "any", "permit", "redis"])
+def test_an_interrupt_at_each_instruction_before_the_body(connect: Connect, kind: str) -> None:
+    client, watcher = connect(), connect()
+    lock: typing.Any = {
+        "lock": lambda: client.lock("k"),
+        "many": lambda: client.lock_many(["k", "other"]),
+        "any": lambda: client.lock_any(["k"]),
+        "permit": lambda: client.semaphore("k", 1),
+        "redis": lambda: redis_compat.Lock(client, "k"),
+    }[kind]()
+    other = watcher.semaphore("k", 1) if kind == "permit" else watcher.lock("k")
+    n, point = 0, Point(0)
+    while point.left == 0:
+        client.ping()  # it connects again if necessary, so that the next one takes the shortest path
+        n, point = n + 1, Point(n + 1)
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
+        sys.settrace(point.called)  # type: ignore[arg-type]
+        with contextlib.suppress(Interrupted):
+            try:
+                with lock:
+                    sys.settrace(None)
+            finally:
+                sys.settrace(None)
+        assert not lock.owned(), n
+        assert other.acquire(timeout=10), f"left held after {n} instructions"
+        other.release()
+    assert n > 150
 
 
 def test_an_interrupt_between_acquire_and_the_body(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,8 +124,7 @@ class Base(ABC):
         self._let_gone = LetGone()
         self._known = Owners(weakref.ref(self._let_gone))
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
-        if self._thrown_away is not None:
-            self._thrown_away.detach()
+        self._disown()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Client cannot be copied or sent to another process: make one there")
@@ -198,14 +197,21 @@ class Base(ABC):
         """End the connection of a client that is closed."""
         if self._conn is not None:
             self._conn.die(ConnectionLost("the client is closed"), quiet=True)
+            self._disown()
 
     def _own(self, conn: Any, discard: Callable[..., object], *args: object) -> None:
-        """Record the connection, which discard ends when the client is garbage collected without having been closed."""
+        """Record the connection, which discard ends when the client is garbage collected without having been closed.
+
+        Nothing else keeps the connection alive: its holds have on_lost, which may refer to the client.
+        """
         self._conn = conn
-        if self._thrown_away is not None:
-            self._thrown_away.detach()
+        self._disown()
         self._thrown_away = weakref.finalize(self, discard, *args)
         self._thrown_away.atexit = False
+
+    def _disown(self) -> None:
+        if self._thrown_away is not None:
+            self._thrown_away.detach()
 
     async def _asked(self, op: int, *fields: object) -> w.Message:
         """Send a request, once more if that changes nothing. Return its reply, which is a success."""

@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -41,7 +42,7 @@ from ._hold import Call, Entries, Hold, Holds, Once
 from ._table import Before, Held, LetGone, Lost, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
-_open: Final[set[Session]] = set()  # connections that have a descriptor
+_open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()  # connections that have a descriptor
 _log: Final = logging.getLogger("locksidecar")
 
 

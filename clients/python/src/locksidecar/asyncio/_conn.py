@@ -17,6 +17,7 @@ import os
 import socket
 import time
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any, Final, cast
 
@@ -28,6 +29,7 @@ from .._hold import Call, Entries, Hold, Holds
 from .._session import Session, _open
 from .._table import Lost, Owners
 
+_NOTHING: Final = asyncio.Protocol()
 _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the parent also uses the loop
 
 
@@ -74,7 +76,43 @@ class Quick(Asked):
         return True
 
 
-class Conn(Session, asyncio.Protocol):
+class Ear:
+    """What the loop and its transport call. It does not keep the connection alive, which only the client does."""
+
+    def __init__(self, conn: Conn) -> None:
+        self._conn, self._loop, self._sock = weakref.ref(conn), conn.loop, conn._sock
+        self.transport: asyncio.Transport | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._conn() or _NOTHING, name)
+
+    def data_received(self, data: bytes) -> None:
+        if (conn := self._conn()) is not None:
+            conn.data_received(data)
+
+    def ring(self) -> None:
+        if (conn := self._conn()) is not None:
+            conn._ring()
+
+    def abandon(self) -> None:
+        """End the connection of a client that was garbage collected, in any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._abandon)
+            return
+        self._abandon()
+
+    def _abandon(self) -> None:
+        if self._sock.fileno() >= 0:
+            warnings.warn("unclosed locksidecar.asyncio.Client", ResourceWarning, stacklevel=2)
+        if (conn := self._conn()) is not None:
+            conn.die(ConnectionLost("the client is gone"))
+        elif self.transport is not None and not self._loop.is_closed():
+            self.transport.abort()
+        else:
+            self._sock.close()
+
+
+class Conn(Session):
     """A connected session, used on its loop alone."""
 
     def __init__(
@@ -99,6 +137,7 @@ class Conn(Session, asyncio.Protocol):
         self._stuck: asyncio.TimerHandle | None = None
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.setblocking(False)
+        self.ear = Ear(self)
         _open.add(self)
 
     async def connect(self, path: str, name: str, label: str) -> None:
@@ -118,7 +157,7 @@ class Conn(Session, asyncio.Protocol):
             if self.dead is not None:
                 raise self.gone()
             self._opening = True
-            await self.loop.create_unix_connection(lambda: self, sock=self._sock)
+            await self.loop.create_unix_connection(lambda: cast(asyncio.Protocol, self.ear), sock=self._sock)
             self._opening = False
             if self.dead is not None:
                 raise self.gone()
@@ -182,7 +221,8 @@ class Conn(Session, asyncio.Protocol):
     # ---- the transport ----
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # a transport of uvloop is one only by its methods
+        # a transport of uvloop is one only by its methods
+        self._transport = self.ear.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         # The common case is one answer to one request of a Lock.
@@ -254,7 +294,7 @@ class Conn(Session, asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self._ring)
+        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self.ear.ring)
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf
@@ -304,12 +344,6 @@ class Conn(Session, asyncio.Protocol):
         _open.discard(self)
         if not self.ended.done() and not self.loop.is_closed():
             self.ended.set_result(None)
-
-    def abandon(self) -> None:
-        """End the connection of a client that was garbage collected."""
-        if self.dead is None:
-            warnings.warn("unclosed locksidecar.asyncio.Client", ResourceWarning, stacklevel=2)
-        self.die(ConnectionLost("the client is gone"))
 
     def forked(self) -> None:
         """Detach a child process from the parent's connection. The loop, which both have, is left alone."""

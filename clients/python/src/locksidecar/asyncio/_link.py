@@ -72,17 +72,9 @@ class Link(Base):
 
     async def _dial(self) -> Conn:
         conn = Conn(self._here(), self._timeout, self._notifier.lost, self._known, self._notifier.every)
-        self._own(conn, _abandon, conn)
+        self._own(conn, conn.ear.abandon)
         await conn.connect(self._path, self._name, self._label)
         return conn
-
-
-def _abandon(conn: Conn) -> None:
-    """End the connection of a client that was garbage collected, in any thread."""
-    try:
-        conn.loop.call_soon_threadsafe(conn.abandon)
-    except RuntimeError:  # the loop is closed
-        conn.abandon()
 
 
 class _Notifier(BaseNotifier):

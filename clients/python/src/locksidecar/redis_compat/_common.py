@@ -136,8 +136,17 @@ class Common(Generic[L]):
             except BaseException:  # an interrupt just after the acquire
                 if inner._kept() is not None:
                     with contextlib.suppress(SidecarError):
-                        await inner._released(*inner._let_go(inner._who(), False))
+                        inner._let_go(inner._who(), False)
                 raise
+
+    def _undo(self, token: bytes) -> None:
+        """Release the lock after an interrupt just after its acquire. Does not wait for the answer."""
+        inner = self._inner(token, pop=True)
+        if inner is not None:
+            with contextlib.suppress(SidecarError):
+                inner._let_go(inner._who(), False)
+        if self.local.token == token:
+            self.local.token = None
 
     def _inner(self, token: bytes | None, *, pop: bool = False) -> L | None:
         handles = handles_of(client_of(self._kind, self.redis))

@@ -30,11 +30,15 @@ class Lock(Common[SidecarLock]):
     ) -> bool:
         """Acquire the lock; false if it was not granted in time."""
         value = new_token(token)
-        handle = run(self._take(value, self._wait(blocking, blocking_timeout)))
-        if handle is None:
-            return False
-        self.local.handle, self.local.token = handle, value
-        return True
+        try:
+            handle = run(self._take(value, self._wait(blocking, blocking_timeout)))
+            if handle is None:
+                return False
+            self.local.handle, self.local.token = handle, value
+            return True
+        except BaseException:
+            self._undo(value)
+            raise
 
     def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
@@ -76,8 +80,13 @@ class Lock(Common[SidecarLock]):
         return run(self._extend(self.timeout or 0, True, "reacquire"))
 
     def __enter__(self) -> Lock:
-        if self.acquire():
-            return self
+        token = new_token(None)
+        try:
+            if self.acquire(token=token):
+                return self
+        except BaseException:
+            self._undo(token)
+            raise
         raise LockError("Unable to acquire lock within the time specified", self._key)
 
     def __exit__(

@@ -29,11 +29,15 @@ class Lock(Common[SidecarLock]):
     ) -> bool:
         """Acquire the lock; false if it was not granted in time."""
         value = new_token(token)
-        handle = await self._take(value, self._wait(blocking, blocking_timeout))
-        if handle is None:
-            return False
-        self.local.handle, self.local.token = handle, value
-        return True
+        try:
+            handle = await self._take(value, self._wait(blocking, blocking_timeout))
+            if handle is None:
+                return False
+            self.local.handle, self.local.token = handle, value
+            return True
+        except BaseException:
+            self._undo(value)
+            raise
 
     async def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
@@ -78,8 +82,13 @@ class Lock(Common[SidecarLock]):
         return await self._extend(self.timeout or 0, True, "reacquire")
 
     async def __aenter__(self) -> Lock:
-        if await self.acquire():
-            return self
+        token = new_token(None)
+        try:
+            if await self.acquire(token=token):
+                return self
+        except BaseException:
+            self._undo(token)
+            raise
         raise LockError("Unable to acquire lock within the time specified", self._key)
 
     async def __aexit__(
