@@ -31,13 +31,13 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 }
 
 // Shut ends all holds as Force does, at the end of a drain. The caller has to end their sessions at
-// once, which tells the owners. Holds with a keep that their stores keep without this daemon stay:
-// the end of a session detaches them.
+// once, which tells the owners. Holds with a keep stay: the end of a session detaches them. Then
+// their stores keep them without this daemon, or the next daemon continues with them.
 func (t *Table) Shut(now int64, out *Effects) {
 	for _, l := range t.byToken() {
 		t.forceAll(l, 0, now, out, func(h *hold) {
 			switch l := h.l; {
-			case l.st.Keeps > 0 && l.keepOf(h) > now:
+			case l.keepOf(h) > now:
 			case h.detached():
 				t.lose(h, protocol.LostShutdown, now, out)
 			default:

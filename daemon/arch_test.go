@@ -53,7 +53,7 @@ var mayImport = map[string][]string{
 		"daemon/peer", "daemon/admin/page"},
 	"daemon/admin/page": {"protocol", "daemon/engine"},
 	"daemon/takeover": {"protocol/sock", "cache", "upstream", "daemon/engine",
-		"daemon/admin"},
+		"daemon/admin", "daemon/listen"},
 	"daemon/engine/enginetest": {"protocol", "cache", "upstream", "upstream/embedded",
 		"daemon/engine"},
 	"daemon/engine/sim": {"protocol", "cache", "upstream", "upstream/both", "renewer",

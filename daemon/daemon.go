@@ -294,11 +294,12 @@ func (d *Daemon) Reload(next Serving) error {
 
 // Serve answers clients until ctx is done. Then it drains: it refuses new acquires, holders get
 // the drain time, and after it the remaining holds are released when their clients have been
-// told. It returns when every goroutine has ended. After a takeover it returns ErrTakenOver as
+// told. It returns when every goroutine has ended. If detached holds are left, it parks them in a
+// file for the next process, and returns ErrTakenOver. After a takeover it returns that as
 // soon as the admin requests in flight are answered and the logs are written, after two seconds
 // at the latest. This process then has to end without changing anything that the other process
 // uses.
-func (d *Daemon) Serve(ctx context.Context) error {
+func (d *Daemon) Serve(ctx context.Context) (err error) {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
 		d.begin(h)
@@ -325,7 +326,8 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		d.audit.Finish()
 		return ErrTakenOver
 	}
-	if !d.halted() {
+	drained := !d.halted()
+	if drained {
 		d.drain()
 	}
 	d.Stop()
@@ -334,11 +336,15 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.wg.Wait()
 	d.settle()
 	d.timer.Close()
-	d.stores.close()
+	if drained && d.parkDetached() {
+		err = ErrTakenOver
+	} else {
+		d.stores.close()
+	}
 	d.peers.Close()
 	d.audit.Close()
 	_ = d.site.Lock.Close() // last: another daemon may serve from now on
-	return nil
+	return err
 }
 
 // Totals returns the counters and present numbers of the daemon's engine.

@@ -84,21 +84,14 @@ func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err 
 	if err != nil {
 		return nil, err
 	}
-	at := &site{shared: true}
+	var at *site
 	defer func() {
-		if err != nil { // this process may make the sockets anew
+		if err != nil && at != nil { // this process may make the sockets anew
 			at.Close()
 		}
 	}()
-	if at.Sockets, err = in.Sockets(); err != nil {
+	if at, err = passedSite(s, &cfg, in); err != nil {
 		return nil, err
-	}
-	switch {
-	case cfg.Listener != nil: // the service manager has passed this process the socket anew
-		_ = at.Listener.Close()
-		at.Listener = cfg.Listener
-	case !s.OwnsSocket():
-		cfg.Listener = at.Listener
 	}
 	if d, err = assemble(cfg, at); err != nil {
 		return nil, err
@@ -110,6 +103,26 @@ func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err 
 		return nil, err
 	}
 	return d, nil
+}
+
+// passedSite returns the site with the passed sockets, or makes the sockets if none were passed.
+func passedSite(s *takeover.State, cfg *Config, in *takeover.Received) (at *site, err error) {
+	if lock := s.SocketLock(); lock != nil {
+		return lockedSite(cfg, lock)
+	}
+	at = &site{shared: true}
+	if at.Sockets, err = in.Sockets(); err != nil {
+		at.Close()
+		return nil, err
+	}
+	switch {
+	case cfg.Listener != nil: // the service manager has passed this process the socket anew
+		_ = at.Listener.Close()
+		at.Listener = cfg.Listener
+	case !s.OwnsSocket():
+		cfg.Listener = at.Listener
+	}
+	return at, nil
 }
 
 // inherit restores the engine, the stores and the connections from the passed state.

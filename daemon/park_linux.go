@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"go.uber.org/zap"
@@ -44,4 +45,43 @@ func (d *Daemon) Park(keep func(files []int) error) error {
 		zap.String("event", "parked"), zap.Duration("frozen_for", time.Since(d.froze)))
 	d.endTransferred()
 	return nil
+}
+
+// parkDetached leaves the detached holds to the next process, in a file, after the drain. It
+// reports whether it has done so: then this process must not change anything at the stores.
+func (d *Daemon) parkDetached() bool {
+	n := d.engine.Detached()
+	if n == 0 {
+		return false
+	}
+	d.stores.pause()
+	if err := d.park(); err != nil {
+		d.stores.resume()
+		d.log.Warn("the next process will not know the detached holds, so they cannot be released "+
+			"early; a store that depends on this process frees their keys now",
+			zap.String("event", "park_failed"), zap.Int64("detached", n), zap.Error(err))
+		return false
+	}
+	d.log.Info("detached holds parked for the next process",
+		zap.String("event", "parked"), zap.Int64("detached", n))
+	return true
+}
+
+func (d *Daemon) park() error {
+	if n := len(d.engine.Sessions()); n > 0 {
+		return fmt.Errorf("%d clients have not disconnected", n)
+	}
+	answered := func() bool { return d.engine.InFlight() == 0 }
+	if !poll(time.Millisecond, partTime, nil, answered) {
+		return errSlowFreeze
+	}
+	o, _, err := d.offer()
+	if err != nil {
+		return err
+	}
+	snapshot, _, err := d.snapshot()
+	if err != nil {
+		return err
+	}
+	return takeover.ParkInFile(o, snapshot)
 }

@@ -27,7 +27,13 @@ func newSite(cfg *Config) (*site, error) {
 	if err != nil {
 		return nil, err
 	}
-	at := &site{Sockets: takeover.Sockets{Listener: cfg.Listener, Lock: lock}}
+	return lockedSite(cfg, lock)
+}
+
+// lockedSite makes the socket, which this process has locked, unless another program has made it. It
+// closes lock after an error.
+func lockedSite(cfg *Config, lock *os.File) (at *site, err error) {
+	at = &site{Sockets: takeover.Sockets{Listener: cfg.Listener, Lock: lock}}
 	if cfg.Listener == nil {
 		if at.Listener, err = listen.Unix(cfg.Socket, cfg.SocketMode, cfg.SocketGroup); err != nil {
 			_ = lock.Close()

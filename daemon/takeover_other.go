@@ -22,3 +22,5 @@ func Inherit(*takeover.State, Config) (*Daemon, error) { return nil, takeover.Er
 
 // Park leaves the daemon's state to the next process.
 func (*Daemon) Park(func([]int) error) error { return takeover.ErrRefused }
+
+func (*Daemon) parkDetached() bool { return false }

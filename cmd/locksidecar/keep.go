@@ -84,6 +84,17 @@ func (s *server) found(kept []*os.File) *takeover.State {
 	return state
 }
 
+// foundInFile returns the parked state of an earlier process that is in a file. It returns nil if
+// there is none, or if it cannot be used.
+func (s *server) foundInFile() *takeover.State {
+	state, err := takeover.FindInFile(s.conf.Socket)
+	if err != nil {
+		s.log.Error("detached holds of the last process cannot be taken over; they end at the store",
+			zap.String("event", "parked_unusable"), zap.Error(err))
+	}
+	return state
+}
+
 // match finds the stores of the parked state that the configuration does not have, and logs that
 // their locks are lost.
 func (s *server) match(needs []*need) {

@@ -159,6 +159,9 @@ func (m *Main) serve(
 	if takeOver && s.fleet.takeover == nil {
 		err = s.claim(starting)
 	}
+	if err == nil && s.fleet.takeover == nil {
+		s.fleet.takeover = s.foundInFile()
+	}
 	begin := func() error {
 		if err := s.arrive(); err != nil {
 			return err

@@ -161,7 +161,8 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	var lock *os.File
 	if o.successor != nil {
 		lock = o.successor.Lock
-	} else {
+	}
+	if lock == nil {
 		var err error
 		if lock, err = lockState(socket, path+".lock"); err != nil {
 			return nil, err

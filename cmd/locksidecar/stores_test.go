@@ -149,24 +149,27 @@ func TestEveryStore(t *testing.T) {
 
 // keepsOverTheEnd ends two daemons, first and one that it starts, each while it keeps a lock for
 // longer than the lease. It checks that the locks stay taken, if the store can do that. Otherwise
-// the command says that it cannot.
+// the command says that it cannot. If the daemon was not killed, the next one on its socket knows
+// the lock, and can release it. ZooKeeper cannot take a session over.
 func keepsOverTheEnd(t *testing.T, store string, first *host, args ...string) {
 	t.Helper()
 	if store == "redlock" {
 		return // where a keep is at most max_ttl, which is the lease here
 	}
 	bound := store == "etcd" || store == "zookeeper"
-	keep := func(h *host, key string) {
+	keep := func(h *host, key string) (fence int) {
 		t.Helper()
-		p := h.run("lock", "--keep", "1h", key, "--", "true")
+		p := h.run("lock", "--keep", "1h", key, "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE")
+		fence = p.number()
 		p.ends(0)
 		if got := strings.Contains(p.err.String(), "this store forgets a kept lock"); got != bound {
 			t.Errorf("says that the store does not keep it: %v; %s", got, p.err)
 		}
+		return fence
 	}
 	other := newHost(t, args...)
 	keep(other, "killed")
-	keep(first, "stopped")
+	fence := keep(first, "stopped")
 	eventually(t, "the stores have been told", func() bool {
 		p := first.run("locks", "--store", "-o", "json")
 		out := p.rest()
@@ -176,12 +179,17 @@ func keepsOverTheEnd(t *testing.T, store string, first *host, args ...string) {
 	other.daemon.signal(syscall.SIGKILL)
 	first.daemon.signal(syscall.SIGTERM)
 	first.daemon.ends(0)
-	if bound {
+	if store == "zookeeper" {
 		return
 	}
+	first.serve(args...)
 	last := newHost(t, args...)
-	last.run("lock", "-w", "8s", "stopped", "--", "true").ends(75)
-	last.run("lock", "-n", "killed", "--", "true").ends(75)
+	last.run("lock", "-w", "2s", "stopped", "--", "true").ends(75)
+	if !bound {
+		last.run("lock", "-n", "killed", "--", "true").ends(75)
+	}
+	first.run("unlock", "--fence", fmt.Sprint(fence), "stopped").ends(0)
+	last.run("lock", "-w", "8s", "stopped", "--", "true").ends(0)
 }
 
 // If the server is of another kind than the URL says, the daemon reports that in words, at the

@@ -54,6 +54,16 @@ func (e *Engine) Held() int64 {
 	return n
 }
 
+// Detached counts the detached holds.
+func (e *Engine) Detached() (n int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, uid := range e.users.withDetached() {
+		n += e.users[uid].detached.core.Holds.Load()
+	}
+	return n
+}
+
 // Unanswered counts the queued ops and the batches in flight of stores that are up, except
 // renewals.
 func (e *Engine) Unanswered() (n int) {

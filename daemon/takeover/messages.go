@@ -40,6 +40,7 @@ type Offer struct {
 	Socket  string
 	Owned   bool // the socket is to be removed at the end
 	Seen    []byte
+	Clock   string // identifies the boot clock; for a parked state in a file only
 }
 
 // OfferedStore describes a store of the process that serves.

@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -12,7 +13,7 @@ import (
 
 // A takeover without a successor yet: the daemon leaves its descriptors with the service manager
 // and ends. The next process gets them from the manager. The order of the descriptors identifies
-// them.
+// them. A state without descriptors can also be in a file: see ParkInFile.
 
 // The first byte of the memory file of a parked state.
 const (
@@ -36,12 +37,11 @@ func encodeParked(o Offer, contents Contents, snapshot []byte) ([]byte, error) {
 // whatever happens to it, the next process that finds the same descriptors gets ErrParked. If the
 // state is not used, its holds end with the validity stated to their owners. The files belong to
 // FindParked.
-func FindParked(files []*os.File) (_ *State, err error) {
+func FindParked(files []*os.File) (found *State, err error) {
 	r := &Received{files: files}
-	found := &State{locks: make(map[string]*os.File), parked: r}
 	defer func() {
 		if err != nil {
-			found.Close()
+			r.Close()
 		}
 	}()
 	if len(files) == 0 || runtime.GOOS != "linux" {
@@ -58,25 +58,40 @@ func FindParked(files []*os.File) (_ *State, err error) {
 	if _, err := memory.WriteAt([]byte{parkedTaken}, 0); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
-	c := &cache.Coder{B: b[1:], Reading: true}
-	var head []byte
-	c.Bytes(&head)
-	c.Bytes(&r.Snapshot)
-	if c.Err == nil {
-		c.Err = json.Unmarshal(head, &[]any{&found.offer, &r.Contents})
+	if found, err = decodeParked(b); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
-	if c.Err != nil || found.offer.Form != Form {
-		return nil, fmt.Errorf("%w: form %d (%v)", ErrParked, found.offer.Form, c.Err)
-	}
+	r.Contents, r.Snapshot = found.parked.Contents, found.parked.Snapshot
+	found.parked = r
 	for _, s := range found.offer.Stores {
 		if s.Locked {
 			found.locks[s.Name] = r.Next()
 		}
 	}
 	if left := len(files) - r.at; left != r.Files {
+		found.Close()
 		return nil, fmt.Errorf("%w: %d of %d descriptors are there", ErrParked, left, r.Files)
 	}
 	return found, nil
+}
+
+// decodeParked reads what encodeParked has returned.
+func decodeParked(b []byte) (*State, error) {
+	if len(b) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	s := &State{locks: make(map[string]*os.File), parked: new(Received)}
+	c := &cache.Coder{B: b[1:], Reading: true}
+	var head []byte
+	c.Bytes(&head)
+	c.Bytes(&s.parked.Snapshot)
+	if c.Err == nil {
+		c.Err = json.Unmarshal(head, &[]any{&s.offer, &s.parked.Contents})
+	}
+	if c.Err != nil || s.offer.Form != Form {
+		return nil, fmt.Errorf("form %d (%v)", s.offer.Form, c.Err)
+	}
+	return s, nil
 }
 
 // Parked reports whether the takeover state is a parked state. Then no daemon serves.

@@ -16,6 +16,9 @@ type State struct {
 	parked *Received // the parked state; nil when a daemon serves
 	// gone has the stores of a parked state that this process does not have: see Match.
 	gone map[string]OfferedStore
+	// Of a parked state in a file: the path of the file, and the lock of the socket until it is taken.
+	file string
+	lock *os.File
 }
 
 // PID returns the id of the process that serves.
@@ -78,7 +81,7 @@ func (o *Offer) Missing(stores map[string]string) (missing []OfferedStore) {
 func (s *State) Receive(stores map[string]string) (*Received, error) {
 	if s.Parked() {
 		s.Match(stores)
-		return s.parked, nil
+		return s.parked, s.use()
 	}
 	if err := Send(s.c, Prepared{stores}, nil); err != nil {
 		return nil, err
@@ -132,4 +135,5 @@ func (s *State) Close() {
 	for _, f := range s.locks {
 		_ = f.Close()
 	}
+	_ = s.lock.Close()
 }

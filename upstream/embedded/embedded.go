@@ -69,7 +69,7 @@ func Open(opts Options) (*Store, error) {
 		opts.Log = zap.NewNop()
 	}
 	if opts.Boot == "" {
-		id, err := bootID()
+		id, err := upstream.BootID()
 		if err != nil {
 			return nil, fmt.Errorf("open embedded store: %w", err)
 		}

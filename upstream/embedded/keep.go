@@ -34,7 +34,8 @@ type keptID struct {
 	permit bool
 }
 
-// leftLease is a lease that an earlier process has left. Nothing but its end is known of it.
+// leftLease is a lease that an earlier process has left, or that an expired session has. Nothing
+// but its end is known of it.
 type leftLease struct {
 	mode  cache.Mode
 	until int64 // ns of the boot clock
@@ -141,15 +142,8 @@ func (s *Store) keptLeases(atLeast int64) (all []keptLease) {
 		d := &s.shards[i]
 		d.mu.Lock()
 		for id, until := range d.kept {
-			mode := cache.Exclusive
-			switch {
-			case id.permit:
-				mode = cache.Permit
-			case d.held[id.key]&sharedBit != 0:
-				mode = cache.Shared
-			}
 			if until > now {
-				add(id.key, mode, max(until, atLeast))
+				add(id.key, d.modeOf(id), max(until, atLeast))
 			}
 		}
 		for key, left := range d.left {
@@ -165,6 +159,29 @@ func (s *Store) keptLeases(atLeast int64) (all []keptLease) {
 	return all
 }
 
+// modeOf returns the mode of a kept lease. The caller holds mu.
+func (d *shard) modeOf(id keptID) cache.Mode {
+	switch {
+	case id.permit:
+		return cache.Permit
+	case d.held[id.key]&sharedBit != 0:
+		return cache.Shared
+	}
+	return cache.Exclusive
+}
+
+// leave records a lease whose token is not known any more. The caller holds mu, or is the only one
+// with access to d.
+func (d *shard) leave(key string, l leftLease, now int64) {
+	if l.until <= now {
+		return
+	}
+	if d.left == nil {
+		d.left = make(map[string][]leftLease)
+	}
+	d.left[key] = append(d.left[key], l)
+}
+
 // leave records the leases that a state file has.
 func (s *Store) leave(all []keptLease, sameBoot bool) {
 	now, wall := s.session.clock(), s.session.wall().UnixNano()
@@ -174,13 +191,7 @@ func (s *Store) leave(all []keptLease, sameBoot bool) {
 			left = l.Wall - wall
 		}
 		// If a clock was set back, the lease does not last for longer than was left of it.
-		if left = min(left, l.TTL); left > 0 {
-			d := s.shard(l.Key)
-			if d.left == nil {
-				d.left = make(map[string][]leftLease)
-			}
-			d.left[l.Key] = append(d.left[l.Key], leftLease{l.Mode, now + left})
-		}
+		s.shard(l.Key).leave(l.Key, leftLease{l.Mode, now + min(left, l.TTL)}, now)
 	}
 }
 

@@ -168,3 +168,30 @@ func TestALeaseIsKeptWhileTimePasses(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A daemon that stood still for longer than its session lasts does not know its leases any more. A
+// kept lease closes its key all the same, here and after a restart.
+func TestAKeptLeaseOutlastsTheSession(t *testing.T) {
+	onMachine(t, func(t *testing.T, m *machine) {
+		s := m.start()
+		token, _ := s.take("k")
+		s.keep(upstream.Op{Key: "k", Token: token}, 10*time.Minute)
+		permit := upstream.Op{Kind: cache.OpTry, Key: "s", Token: 2, Mode: cache.Permit, Limit: 1,
+			TTL: time.Minute}
+		s.want(s.apply(permit), cache.Granted)
+		s.keep(permit, 10*time.Minute)
+		m.boot.Add(int64(5 * time.Minute)) // no renewal of the session was possible meanwhile
+		other, _ := s.take("other")        // makes a new session
+		s.want(s.do(cache.OpRelease, "other", other), cache.Done)
+		for range 2 {
+			s.want(s.do(cache.OpTry, "k", 77), cache.Busy)
+			permit.Token++
+			s.want(s.apply(permit), cache.Busy)
+			s.close()
+			s = m.start()
+		}
+		m.boot.Add(int64(6 * time.Minute))
+		s.want(s.do(cache.OpTry, "k", 78), cache.Granted)
+		s.want(s.apply(permit), cache.Granted)
+	})
+}

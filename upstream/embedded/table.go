@@ -291,13 +291,18 @@ func (s *Store) hintAll() {
 }
 
 // expire drops every lease, because the session's deadline has passed and nobody relies on them any
-// more. The caller holds the session's io.
+// more. A kept lease closes its key until its end, although its token is not known any more. The
+// caller holds the session's io.
 func (s *Store) expire() {
+	now := s.session.clock()
 	s.session.until.Store(0) // first, so that the next holder of a shard's mu sees it
 	s.session.no.Add(1)      // so that no grant of the old session counts in the next one
 	for i := range s.shards {
 		d := &s.shards[i]
 		d.mu.Lock()
+		for id, until := range d.kept {
+			d.leave(id.key, leftLease{d.modeOf(id), until}, now)
+		}
 		s.session.held.Add(-int64(len(d.held)))
 		clear(d.held)
 		clear(d.kept)

@@ -130,6 +130,7 @@ const (
 	detaches    // holds that have become detached
 	keepsEnded  // … that have ended with their keep, or by a release that may end it
 	keepsLeft   // keeps of daemons that have ended, which their stores keep
+	parks       // detached holds left by a daemon that has drained
 	keepsWaived // grants during a keep that need not exclude it
 	// releases of detached holds, carried out and refused
 	detachedReleased
@@ -161,6 +162,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused",
 	"degraded grants of multi-acquires", "ops taken over in a queue",
 	"lower limits of semaphores", "queries of stores", "delays by rate limits",
 	"grants with a keep", "holds detached", "keeps ended", "keeps of ended daemons",
+	"detached holds parked",
 	"overlaps of keeps waived", "detached holds released", "detached holds denied",
 	"steps of reloads",
 	"acquire-anys granted", "acquire-anys in all queues", "acquire-anys busy"}

@@ -352,6 +352,9 @@ func (h *host) settle(end int64) {
 	if left == 0 {
 		h.hasTold()
 	}
+	if h.park() {
+		return
+	}
 	for _, l := range h.links {
 		if l.s.kind == likeEmbedded {
 			l.endEmbedded()

@@ -45,15 +45,20 @@ func (h *host) takeOver(tries int, without bool) {
 		h.stopped = false
 		h.wake(h.clock())
 	}
+	h.workAgain()
+	for _, k := range slices.Clone(h.conns) {
+		h.after(h.w.between(0, 50*us), k.readable)
+	}
+}
+
+// workAgain has all idle workers look at their lanes.
+func (h *host) workAgain() {
 	for _, l := range h.links {
 		for _, p := range l.pumps {
 			for ; p.idle > 0; p.idle-- {
 				l.after(h.w.between(0, 50*us), p.work)
 			}
 		}
-	}
-	for _, k := range slices.Clone(h.conns) {
-		h.after(h.w.between(0, 50*us), k.readable)
 	}
 }
 
@@ -129,6 +134,24 @@ func (h *host) successorConf() *conf {
 		}
 	}
 	return &next
+}
+
+// park leaves the detached holds of a daemon that has drained to the next process, which starts after
+// a while. It reports whether it has done so. A state that cannot be used, as after an upgrade, is
+// one that was not left.
+func (h *host) park() bool {
+	w := h.w
+	_, flying, others := h.depth()
+	if h.eng.Detached() == 0 || len(h.eng.Sessions()) > 0 || flying+others > 0 || w.chance(200) {
+		return false
+	}
+	w.counts.Tallies[parks]++
+	w.say(nil, "host %d parks its detached holds", h.id)
+	h.draining = false
+	h.passOn(h.conf)
+	h.workAgain()
+	h.freeze(w.between(100*ms, 3*sec)) // nothing happens between the two processes
+	return true
 }
 
 // passOn replaces the engine with one that follows c.

@@ -92,7 +92,7 @@ func Settings() []Setting { return settings }
 var settings = slices.Concat([]Setting{
 	{Path: "socket", Flag: "socket", Help: "`path` of the Unix socket that clients connect to",
 		More: "The daemon creates the directory if it does not exist. Files beside the socket " +
-			"have its name with `.lock`, `.state` or `.admin` appended.",
+			"have its name with `.lock`, `.state`, `.parked` or `.admin` appended.",
 		Restart: true, Example: "/run/app/locks.sock",
 		value: func(c *Config) value { return text(&c.Socket) }},
 	{Path: "socket_mode", Flag: "socket-mode", Help: "permissions of the socket, octal `mode`",

@@ -1,4 +1,4 @@
-package embedded
+package upstream
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// bootID returns an id that no other boot of any machine has.
-func bootID() (string, error) {
+// BootID returns an id that no other boot of any machine has.
+func BootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return "", fmt.Errorf("read boot id: %w", err)

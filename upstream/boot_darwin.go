@@ -1,4 +1,4 @@
-package embedded
+package upstream
 
 import (
 	"fmt"
@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootID returns an id that no other boot of any machine has.
-func bootID() (string, error) {
+// BootID returns an id that no other boot of any machine has.
+func BootID() (string, error) {
 	id, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {
 		return "", fmt.Errorf("read boot id: %w", err)
