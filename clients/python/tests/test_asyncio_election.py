@@ -313,6 +313,32 @@ async def test_a_cancelled_run_that_waits_withdraws(aclient: Client, aconnect: C
     assert not one.events
 
 
+async def test_a_campaign_that_is_about_to_begin_is_the_only_one(aclient: Client, aconnect: Connect) -> None:
+    election = aclient.election("k", nothing, nothing)
+    election.start()
+    with pytest.raises(RuntimeError, match="campaigning already"):
+        election.start()
+    await election.stop()
+    both = [election.run(), election.run()]
+    running = [asyncio.create_task(one) for one in both]
+    done, left = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+    (error,) = [task.exception() for task in done]
+    assert isinstance(error, RuntimeError)
+    await election.stop()
+    await asyncio.gather(*left)
+    async with aconnect().lock("k", timeout=60):
+        assert not election.is_leader
+
+
+async def test_a_campaign_that_was_cancelled_before_it_began(aclient: Client, aconnect: Connect) -> None:
+    election = aclient.election("k", nothing, nothing)
+    election.start()
+    election._campaign.task.cancel()
+    await asyncio.wait_for(election.stop(), 30)
+    async with election:
+        await until("it leads", lambda: election.is_leader)
+
+
 async def test_stop_before_run_has_begun(aclient: Client) -> None:
     one = Candidate(aclient, [])
     running = asyncio.create_task(one.election.run())

@@ -210,6 +210,22 @@ def test_a_forgotten_client_whose_on_lost_knows_it(daemon: Daemon) -> None:
     assert left() is None
 
 
+def test_on_lost_that_exits_its_thread_does_not_hide_later_losses(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    def lost(why: LostError) -> None:
+        told.append(why.key)
+        raise SystemExit
+
+    for key in ("a", "b"):
+        client.lock(key, on_lost=lost).acquire()
+        client.force_unlock(key)
+        until(f"the loss of {key} is told", lambda key=key: key in told)  # type: ignore[misc]
+    until("both are logged", lambda: len(caplog.records) == 2)
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("kind", ["lock", "many", "any", "permit", "client", "named"])
 def test_a_forgotten_client_whose_on_lost_knows_it_and_that_holds(daemon: Daemon, client: Client, kind: str) -> None:

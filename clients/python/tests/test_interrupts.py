@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from daemon import until
+from peer import Background
 
 import locksidecar
 from locksidecar import (
@@ -201,6 +202,28 @@ def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, 
         until(f"nothing is pending after {n} instructions", lambda: client.ping() >= 0 and not client._conn._pending)
         assert not client._conn._holds, n
     assert n > 300
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="instructions are CPython's")
+def test_an_election_that_was_interrupted_at_its_start(client: Client, connect: Connect) -> None:
+    """It can be stopped, and started again."""
+    other, n, point = connect().lock("k"), 0, Point(0)
+    election = client.election("k", lambda _: None, lambda *_: None)
+    client.ping()
+    while point.left == 0:
+        n, point = n + 1, Point(n + 1)
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
+        sys.settrace(point.called)  # type: ignore[arg-type]
+        with contextlib.suppress(Interrupted):
+            try:
+                election.start()
+            finally:
+                sys.settrace(None)
+        Background(election.stop).result()
+        assert other.acquire(timeout=10), f"left held after {n} instructions"
+        other.release()
+    assert n > 100
 
 
 @pytest.mark.usefixtures("alarm")

@@ -76,15 +76,17 @@ class Campaign(BaseCampaign):
         self._wakes.put(None)
 
     def busy(self) -> bool:
-        return not self.finished
+        return self.begun and not self.finished
 
     def begin(self) -> None:
         """Start the campaigner."""
         try:
+            self._election._claim(self, True)
             self.thread.start()
         except BaseException:
             self.stop()  # an interrupt, perhaps: the campaigner may have started nevertheless
-            self.finished = self.thread.ident is None
+            if self.thread.ident is None:
+                self.finished = True
             raise
 
     def join(self) -> None:
@@ -196,7 +198,7 @@ class Election(BaseElection[Term]):
         if campaign is None:
             return
         campaign.stop()
-        if not wait or campaign.inside():
+        if not wait or not campaign.begun or campaign.inside():
             return
         campaign.join()
         if campaign.error is not None:

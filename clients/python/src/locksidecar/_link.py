@@ -82,5 +82,5 @@ class _Notifier(BaseNotifier):
             tell, why = item
             try:
                 tell(why)
-            except Exception:
+            except BaseException:  # sys.exit would end only this thread, and later losses would not be reported
                 log.exception("on_lost failed for lock %r", why.key)

@@ -131,6 +131,7 @@ class BaseCampaign(ABC):
         self._key = election._key
         self.pid = os.getpid()  # a forked child has campaigns of its own
         self.term: Any = None
+        self.begun = False  # before that it is not in progress
         self.stopping = False
         self.cancelled: BaseException | None = None
         self.resigning: BaseTerm | None = None
@@ -349,12 +350,16 @@ class BaseElection(Generic[T]):
     def _new(self) -> Any:
         """Return a new campaign; RuntimeError if one is in progress."""
         made = self._campaigns(self)
+        self._claim(made, False)
+        return made
+
+    def _claim(self, campaign: Any, begun: bool) -> None:
+        """Make a campaign the present one, which may have begun; RuntimeError if another one is in progress."""
         with self._client._known.mu:
             before = self._ours()
-            if before is not None and before.busy():
+            if before is not None and before is not campaign and before.busy():
                 raise RuntimeError("this election is campaigning already")
-            self._campaign = made
-        return made
+            self._campaign, campaign.begun = campaign, begun
 
     def _ours(self) -> Any:
         """Return this process's campaign."""

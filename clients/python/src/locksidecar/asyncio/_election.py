@@ -72,7 +72,6 @@ class Campaign(BaseCampaign):
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop = self._client._here()
         self.task: asyncio.Task[Any] | None = None
-        self.begun = False
         self.ended = asyncio.Event()
 
     def wake(self) -> None:
@@ -98,7 +97,7 @@ class Campaign(BaseCampaign):
 
     async def run(self) -> None:
         """Campaign to the end. Keeps the error that ended it, also a cancellation; raises only what ends the loop."""
-        self.begun = True
+        self._election._claim(self, True)
         try:
             await self._course()
         except Exception as e:
@@ -174,9 +173,11 @@ class Election(BaseElection[Term]):
     def start(self) -> None:
         """Campaign in a task of its own, until stop. RuntimeError if a campaign is in progress."""
         campaign = self._new()
+        self._claim(campaign, True)
         campaign.task = task = self._client._here().create_task(campaign.run())
         _running.add(task)
         task.add_done_callback(_running.discard)
+        task.add_done_callback(lambda _: campaign.ended.set())  # it may have been cancelled before its first step
 
     def run(self) -> Coroutine[Any, Any, None]:
         """Campaign until stop is called. Raises the error that ended it.
