@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
-from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
+from ._errors import ConnectionLost, LockError, LostError, Unavailable, error
 from ._handle import Owner
 from ._hold import OWN, Hold, Note
 from ._path import socket_path, unreachable
-from ._table import LetGone, Owners
+from ._table import Owners
 from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
@@ -121,8 +121,7 @@ class Base(ABC):
     def _reset(self) -> None:
         """Start with nothing, also in a new process. Nothing of the old process is used, in particular no locks."""
         self._conn = None
-        self._let_gone = LetGone()
-        self._known = Owners(weakref.ref(self._let_gone))
+        self._known = Owners()
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         self._disown()
 
@@ -221,7 +220,7 @@ class Base(ABC):
             if op in (w.RELEASE, w.FORCE_UNLOCK):  # the second one would get another answer, or end another hold
                 raise
             reply = await (await self._connect(0)).call(op, *fields)
-        if reply[0] != OK:
+        if reply[0] != w.OK:
             raise error(reply[0], w.text(reply))
         return reply
 

@@ -113,11 +113,11 @@ class Conn(Session):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after it a blocked read checks its limit
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self.timeout)), 0))
 
-    def keep(self, client: weakref.ref[object], every: Callable[[], float]) -> None:
+    def keep(self, every: Callable[[], float]) -> None:
         """Start the keeper. every returns the maximum number of seconds until its next check."""
         try:
-            args = weakref.ref(self), self._sock, client, every
-            _thread.start_new_thread(self._keep, args)  # one step; Thread.start is many
+            # one step; Thread.start is many
+            _thread.start_new_thread(self._keep, (weakref.ref(self), self._sock, every))
         except RuntimeError as e:  # no more threads, or the interpreter shuts down
             raise Unavailable(f"cannot start the thread that watches the connection: {e}") from None
 
@@ -137,14 +137,14 @@ class Conn(Session):
                 raise self.gone()
             c.sent = True
 
-    def failed(self, e: OSError, c: Call) -> None:
-        """End the connection after an error of the socket, while c was sent, or its answer was read.
+    def failed(self, e: OSError, c: Call | None = None) -> None:
+        """End the connection after an error of the socket, while c was sent, or something was read.
 
         Raises e if it is not an error of the socket. If there was nothing to read yet, the connection lasts.
         """
         if e.errno is None and not self._cooperative:  # TimeoutError, say, of a signal handler
             raise e
-        if not c.sent:  # BlockingIOError too: the daemon does not read
+        if c is not None and not c.sent:  # BlockingIOError too: the daemon does not read
             self.die(ConnectionLost(f"cannot write to the daemon: {e}"))
         elif not isinstance(e, BlockingIOError):
             self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
@@ -222,12 +222,8 @@ class Conn(Session):
             try:
                 if not inbox and (not self._cooperative or self._readable(self._patience(limit))):
                     inbox.extend(map(recv, READ))
-            except BlockingIOError:
-                pass
             except OSError as e:
-                if e.errno is None:  # TimeoutError, say, of a signal handler
-                    raise
-                self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
+                self.failed(e)
             if inbox:
                 self._take_in()
             else:
@@ -261,12 +257,8 @@ class Conn(Session):
                 if self._cooperative and not self._readable(0):
                     return
                 self._inbox.extend(map(self._sock.recv, READ, _AT_ONCE))
-        except BlockingIOError:
-            return
         except OSError as e:
-            if e.errno is None:
-                raise
-            self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
+            self.failed(e)
         else:
             self._take_in()
 
@@ -301,9 +293,7 @@ class Conn(Session):
     # ---- the keeper ----
 
     @staticmethod
-    def _keep(
-        this: weakref.ref[Conn], sock: socket.socket, client: weakref.ref[object], every: Callable[[], float]
-    ) -> None:
+    def _keep(this: weakref.ref[Conn], sock: socket.socket, every: Callable[[], float]) -> None:
         poll = select.poll()
         with contextlib.suppress(ValueError):  # closed already
             poll.register(sock.fileno(), select.POLLIN)
@@ -319,9 +309,7 @@ class Conn(Session):
             ready = poll.poll(pause)
             if (conn := this()) is None or conn.dead is not None:
                 break
-            if client() is None:
-                conn.die(ConnectionLost("the client is gone"))
-            elif not ready:
+            if not ready:
                 conn._hush(poll)
             elif conn._role:
                 time.sleep(_TICK)

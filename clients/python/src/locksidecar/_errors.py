@@ -99,21 +99,15 @@ class ProtocolError(LockError):
 for _error in (LockError, *LockError.__subclasses__(), Canceled, Upgrade, LostError, ConnectionLost, Draining):
     _error.__module__ = "locksidecar"  # the name by which users know them
 
-OK: Final = 0
-BUSY: Final = 1
-TIMEOUT: Final = 2
-NOT_HELD: Final = 3
-UNKNOWN: Final = 7
-
 # PROTOCOL.md, section 5: the code, its name, its class here.
 CODES: Final[dict[int, tuple[str, type[LockError]]]] = {
-    BUSY: ("busy", NotAcquired),
-    TIMEOUT: ("timeout", NotAcquired),
-    NOT_HELD: ("not_held", NotHeld),
+    1: ("busy", NotAcquired),
+    2: ("timeout", NotAcquired),
+    3: ("not_held", NotHeld),
     4: ("canceled", Canceled),
     5: ("upgrade", Upgrade),
     6: ("unavailable", Unavailable),
-    UNKNOWN: ("unknown", Unconfirmed),
+    7: ("unknown", Unconfirmed),
     8: ("limit", Limit),
     9: ("invalid", Invalid),
     10: ("unsupported", Unsupported),

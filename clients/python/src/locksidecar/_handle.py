@@ -18,8 +18,6 @@ from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 
 from . import _wire as w
 from ._errors import (
-    NOT_HELD,
-    OK,
     ConnectionLost,
     Draining,
     Invalid,
@@ -531,9 +529,9 @@ def leaks(hold: Held) -> bool:
 
 def check(hold: Hold[Any], reply: w.Message) -> None:
     """Raise the error of a reply to a request about a hold, unless it is a success."""
-    if reply[0] == NOT_HELD:
+    if reply[0] == w.NOT_HELD:
         raise hold.loss(hold.lost or "gone")
-    if reply[0] != OK:
+    if reply[0] != w.OK:
         raise error(reply[0], w.text(reply))
 
 

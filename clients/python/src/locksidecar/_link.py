@@ -42,7 +42,7 @@ class Link(Base):
         conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost, self._known)
         try:
             self._own(conn, conn.discard, conn._sock, self._path)
-            conn.keep(weakref.ref(self), self._notifier.every)
+            conn.keep(self._notifier.every)
         except BaseException:
             conn.die(ConnectionLost("interrupted while connecting"))
             conn.shut()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _wire as w
-from ._errors import NOT_HELD, OK, NotHeld, Unconfirmed, error
+from ._errors import NotHeld, Unconfirmed, error
 from ._handle import SWEEP, Handle, One, done, still, sure, sweep
 from ._hold import Call, Choice, Hold, Holds, Who
 
@@ -60,16 +60,16 @@ class Several(Handle[Holds[Any]]):
         await self._answers(holds.conn, calls, bool(holds.lost))
         answers: list[tuple[str, int]] = []
         for c in calls:
-            if c.reply[0] != OK:
+            if c.reply[0] != w.OK:
                 raise error(c.reply[0], w.text(c.reply))
             answers.extend((key, code) for (key, _), code in zip(c.what, c.reply[2], strict=True))
         if holds.lost:
             raise holds.loss(holds.lost)
         if absent:
             raise NotHeld(f"lock {absent!r}: not held by this owner")
-        bad = [(key, code) for key, code in answers if code != OK]
+        bad = [(key, code) for key, code in answers if code != w.OK]
         for key, code in bad:
-            if code == NOT_HELD:
+            if code == w.NOT_HELD:
                 raise next(hold for hold in holds.each if hold.key == key).loss("gone")
         found = sorted((error(code, f"lock {key!r}") for key, code in bad), key=lambda e: isinstance(e, Unconfirmed))
         if found:
@@ -102,9 +102,6 @@ class Permits(One):
 
     def _reenter(self, who: Who, hold: Hold[Any]) -> bool:
         return False
-
-    def _kept(self) -> Hold[Any] | None:
-        return None if self._owner is None else self._of(self._owner)
 
     def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[Hold[Any]]:
         return [hold for who, stack in list(self._stacks.items()) if which is None or which(who) for hold in stack]
@@ -154,9 +151,6 @@ class OneOf(One):
         hold = Choice(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by)
         hold.keys = self._keys
         return hold
-
-    def _number(self, who: Who) -> int:
-        return who if isinstance(who, int) else int(next(self._client._owners))
 
     def _of(self, who: Who) -> Hold[Any] | None:
         hold = self._held.get(who)

@@ -24,12 +24,7 @@ from typing import Any, Final
 
 from . import _wire as w
 from ._errors import (
-    BUSY,
-    NOT_HELD,
-    OK,
     REASONS,
-    TIMEOUT,
-    UNKNOWN,
     ConnectionLost,
     Invalid,
     LockError,
@@ -39,7 +34,7 @@ from ._errors import (
     error,
 )
 from ._hold import Call, Entries, Hold, Holds, Once
-from ._table import Before, Held, LetGone, Lost, Owners, Table, what
+from ._table import Before, Held, Lost, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
 _open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()  # connections that have a descriptor
@@ -56,6 +51,9 @@ class Session(Table, ABC):
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
+        self._let_gone: dict[
+            tuple[str, int, int], Hold[Any]
+        ] = {}  # guarded by mu; to report a quiet release that fails
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # the beginning of a message
@@ -116,7 +114,7 @@ class Session(Table, ABC):
             raise error(w.numbers(message, 1)[0], w.text(message, 3))
         if message[1] != 1:
             raise ProtocolError("the first message is not the welcome")
-        if message[0] != OK:
+        if message[0] != w.OK:
             raise error(message[0], w.text(message))
         version, self.session, clock, self.max_frame = w.numbers(message, 4)
         if version != w.VERSION:
@@ -235,10 +233,10 @@ class Session(Table, ABC):
 
         Only the last ones are remembered.
         """
-        if hold.tell and (gone := self.owners.let_gone()) is not None:
-            gone[hold.key, hold.owner, hold.fence] = hold
-            if len(gone) > _LET_GONE:
-                gone.pop(next(iter(gone)), None)
+        if hold.tell:
+            self._let_gone[hold.key, hold.owner, hold.fence] = hold
+            if len(self._let_gone) > _LET_GONE:
+                self._let_gone.pop(next(iter(self._let_gone)), None)
 
     def _let_gone_all(self, held: Held, gone: dict[str, int], tell: tuple[Once, ...]) -> None:
         """Remember which of the holds a quiet release ends, and report the first failure to tell."""
@@ -254,9 +252,9 @@ class Session(Table, ABC):
         the caller must give the grant back.
         """
         code: int = c.reply[0]
-        if code in (BUSY, TIMEOUT):
+        if code in (w.BUSY, w.TIMEOUT):
             return None
-        if code != OK:
+        if code != w.OK:
             raise error(code, w.text(c.reply))
         for hold in c.hold.each if c.hold is not None else ():
             self.owners.recheck(hold)
@@ -267,7 +265,7 @@ class Session(Table, ABC):
         with self:
             with self._mu:
                 c.abandoned = True
-                granted = c.done and c.error is None and c.reply[0] == OK
+                granted = c.done and c.error is None and c.reply[0] == w.OK
             if c.hold is not None and (granted or self.dead is not None):  # an interrupt may have cut the grant
                 self.give_up_lost(c.hold)
             if c.hold is None or self.dead is not None:
@@ -369,9 +367,9 @@ class Session(Table, ABC):
             c = self._pending.get(m[1])
             if c is None:
                 return
-            if m[0] != OK:
+            if m[0] != w.OK:
                 w.text(m)
-                if m[0] == NOT_HELD and isinstance(c.hold, Hold) and not c.hold.over:
+                if m[0] == w.NOT_HELD and isinstance(c.hold, Hold) and not c.hold.over:
                     self._lose(c.hold, "gone")
                 elif isinstance(c.hold, Hold) and c.shares:
                     c.hold.shared = False  # it was refused
@@ -406,9 +404,9 @@ class Session(Table, ABC):
         elif m[0] == w.RELEASE_FAILED:
             key = w.text(m)
             owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)
-            why = LostError(key, fence, owner, "unconfirmed" if code == UNKNOWN else "gone")
+            why = LostError(key, fence, owner, "unconfirmed" if code == w.UNKNOWN else "gone")
             with self._mu:
-                gone = (self.owners.let_gone() or LetGone()).pop((key, owner, fence), None)
+                gone = self._let_gone.pop((key, owner, fence), None)
             if gone is None:
                 _log.warning("%s: a release that was not waited for has failed", why)
             else:

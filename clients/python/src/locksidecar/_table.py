@@ -25,14 +25,6 @@ Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acqu
 _SWEEP: Final = 128  # owners' entries before the first sweep
 
 
-class LetGone(dict[tuple[str, int, int], Hold[Any]]):
-    """The last holds whose quiet release was sent, to report its failure.
-
-    Only the client keeps it alive. The reports may refer to the client, which would never be garbage collected if its
-    connection, which has a thread, kept them.
-    """
-
-
 class Owners:
     """The waits, the holds, and the lost holds that are not released, of each owner in a client, by key.
 
@@ -41,9 +33,8 @@ class Owners:
     owners are not in it: another request of the owner may be granted first, and then the wait becomes a re-entry.
     """
 
-    def __init__(self, let_gone: Callable[[], LetGone | None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.mu = threading.Lock()  # guards this and the state of every connection; never held during a wait
-        self.let_gone = let_gone
         # In the order of their requests. A tuple is replaced, never changed: reading one takes no lock.
         self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from . import _wire as w
-from ._errors import OK, Limit, LockError, LostError, Unavailable
+from ._errors import Limit, LockError, LostError, Unavailable
 from ._handle import sure
 from ._hold import Call, Hold, Note, Origin, Told
 
@@ -267,7 +267,7 @@ class BaseCampaign(ABC):
     async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
         for c in calls:
             await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
-            if c.reply[0] != OK:
+            if c.reply[0] != w.OK:
                 log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
 
 

@@ -28,6 +28,12 @@ RELEASE_MANY: Final = 9
 PING: Final = 10
 ACQUIRE_ANY: Final = 13
 FORCE_UNLOCK: Final = 14
+OK: Final = 0
+BUSY: Final = 1
+TIMEOUT: Final = 2
+NOT_HELD: Final = 3
+UNKNOWN: Final = 7
+
 ACQUIRES: Final = ACQUIRE, ACQUIRE_MANY, ACQUIRE_ANY
 
 LOST: Final = 64

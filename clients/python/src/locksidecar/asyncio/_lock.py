@@ -9,7 +9,6 @@ from typing import Any, Final
 from weakref import ref
 
 from .. import _wire as w
-from .._errors import OK
 from .._hold import Hold, Who
 from .._many import Side
 from .._trace import OPENTELEMETRY, current, nowhere
@@ -140,7 +139,7 @@ class Lock(OneLock):
         if not c.done:
             hold.conn.expect(c, hold.conn.timeout)
             await c.future
-        if not c.done or c.error is not None or c.reply[0] != OK:
+        if not c.done or c.error is not None or c.reply[0] != w.OK:
             await self._released(hold, [c])
 
 
