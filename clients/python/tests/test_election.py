@@ -77,6 +77,15 @@ def test_a_term(client: Client, connect: Connect) -> None:
     election.resign()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_callback_that_cannot_be_awaited_is_an_error(client: Client) -> None:
+    async def elected(term: Term) -> None:
+        pytest.fail("a client for threads has run it")
+
+    with pytest.raises(TypeError, match=r"cannot await .*: use locksidecar.asyncio"):
+        client.election("k", elected, nothing).run()
+
+
 def test_a_campaign_can_be_started_anew(client: Client) -> None:
     one = Candidate(client, Stage())
     one.election.stop()  # there is no campaign

@@ -14,15 +14,14 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
-from ._errors import ConnectionLost, LockError, LostError, Unavailable, error
+from ._errors import ConnectionLost, LockError, Unavailable, error
 from ._handle import Owner
-from ._hold import OWN, Hold, Note
+from ._hold import OWN
 from ._path import socket_path, unreachable
-from ._table import Owners
+from ._table import OnLost, Owners
 from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
-OnLost = Callable[[LostError], object]
 
 log: Final = logging.getLogger("locksidecar")
 _LONG: Final = 1e9  # seconds; a socket cannot have a timeout of many more
@@ -51,28 +50,6 @@ class ReadWriteLock(Generic[L]):
     def __init__(self, read: L, write: L) -> None:
         self.read = read
         self.write = write
-
-
-class BaseNotifier(ABC):
-    """Reports lost locks."""
-
-    needed = False  # there is a report to make for a loss
-
-    def every(self) -> float:
-        """Return after how many seconds a connection checks for holds whose validity has run out."""
-        return 1.0 if self.needed else 10.0
-
-    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Record a loss; quiet if this client itself has ended the connection."""
-        for tell in hold.tell:
-            if isinstance(tell, Note):
-                tell(why)
-            elif not quiet:
-                self._record(tell, why)
-
-    @abstractmethod
-    def _record(self, tell: OnLost, why: LostError) -> None:
-        """Make a report later."""
 
 
 class Base(ABC):

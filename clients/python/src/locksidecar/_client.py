@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import _wire as w
-from ._base import OnLost, ReadWriteLock, Terms
+from ._base import ReadWriteLock, Terms
 from ._election import Elected, Election
 from ._election import Lost as TermLost
 from ._handle import Owner, run
 from ._link import Link
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore
+from ._table import OnLost
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

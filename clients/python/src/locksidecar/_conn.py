@@ -44,7 +44,7 @@ from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, Unsupported
 from ._hold import Call, Hold, Holds
 from ._session import Session, _open
-from ._table import Lost, Owners
+from ._table import Notifier, Owners
 
 _TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
 _LOOK: Final = 0.02  # seconds between checks for an answer that may have woken another thread
@@ -72,9 +72,9 @@ class Role(dict[int, object]):
 class Conn(Session):
     """A connected session."""
 
-    def __init__(self, path: str, name: str, label: str, timeout: float, lost: Lost, owners: Owners) -> None:
+    def __init__(self, path: str, name: str, label: str, timeout: float, notifier: Notifier, owners: Owners) -> None:
         """Connect and say hello; OSError or LockError when that fails."""
-        super().__init__(timeout, lost, owners)
+        super().__init__(timeout, notifier, owners)
         self._cooperative = socket.socket.recv is not _socket.socket.recv
         if self._cooperative and not hasattr(select, "poll"):
             raise Unsupported("eventlet is not supported; of cooperative sockets, only gevent's are")
@@ -113,11 +113,11 @@ class Conn(Session):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after it a blocked read checks its limit
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self.timeout)), 0))
 
-    def keep(self, every: Callable[[], float]) -> None:
-        """Start the keeper. every returns the maximum number of seconds until its next check."""
+    def keep(self) -> None:
+        """Start the keeper."""
         try:
             # one step; Thread.start is many
-            _thread.start_new_thread(self._keep, (weakref.ref(self), self._sock, every))
+            _thread.start_new_thread(self._keep, (weakref.ref(self), self._sock, self._notifier.every))
         except RuntimeError as e:  # no more threads, or the interpreter shuts down
             raise Unavailable(f"cannot start the thread that watches the connection: {e}") from None
 

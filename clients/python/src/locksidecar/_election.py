@@ -8,35 +8,21 @@ its own, one for each term, which ends before the lock is released.
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 
-from ._conn import Conn
 from ._handle import run
-from ._hold import Hold
-from ._term import STEP, BaseCampaign, BaseElection, BaseTerm, log
+from ._term import STEP, BaseCampaign, BaseElection, BaseOver, BaseTerm, log
 
 
-class Over(threading.Event):
+class Over(BaseOver, threading.Event):
     """Set when the term is over, and true then."""
-
-    def __init__(self, over: Callable[[], bool]) -> None:
-        super().__init__()
-        self._over = over
-
-    def is_set(self) -> bool:
-        """Tell whether the term is over now."""
-        return super().is_set() or self._over()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the term is over; false if that takes longer than so many seconds."""
         return self.is_set() or super().wait(timeout) or self.is_set()
-
-    __bool__ = is_set
 
 
 class Term(BaseTerm):
@@ -45,13 +31,7 @@ class Term(BaseTerm):
     lost: an event that is set when the term is over, because the lock was lost or is being released.
     """
 
-    def __init__(self, hold: Hold[Conn]) -> None:
-        super().__init__(hold)
-        self.lost = Over(self._over)
-        self._first = threading.Lock()  # taken by on_elected when it begins, or by the thread that cancels it
-
-    def _begin(self) -> bool:
-        return self._first.acquire(blocking=False)
+    _event = Over
 
 
 Elected = Callable[[Term], object]
@@ -62,6 +42,7 @@ class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
     _terms = Term
+    _unit = staticmethod(threading.current_thread)
 
     def __init__(self, election: Election) -> None:
         super().__init__(election)
@@ -116,31 +97,16 @@ class Campaign(BaseCampaign):
         self._done.put(None)
 
     def _begin(self, term: Term) -> None:
-        self._elected = threading.Thread(target=self._elect, args=(term,), name="locksidecar-elected", daemon=True)
+        what = self._elect(term)
+        self._elected = threading.Thread(target=run, args=(what,), name="locksidecar-elected", daemon=True)
         self._elected.start()
 
     async def _finish(self, term: Term, reason: str | None) -> None:
         if not term._begin():  # on_elected has begun
-            try:
-                self._election._on_lost(term, reason)
-            except BaseException as e:
-                term._lost_failed(self._key, e)
+            await self._lose(term, reason)
         if self._elected is not None and self._elected.ident is not None:
             self._elected.join()
         self._elected = None
-
-    def _elect(self, term: Term) -> None:
-        """Call on_elected, unless the term is over before it has begun."""
-        if not term._begin():
-            return
-        self._client._known.lend(term._hold, threading.current_thread())
-        try:
-            self._election._on_elected(term)
-        except BaseException as e:
-            if not term._expected(e):
-                term._failure = e
-        if self.pid == os.getpid():
-            self.wake()
 
 
 class Election(BaseElection[Term]):
@@ -212,9 +178,7 @@ class Election(BaseElection[Term]):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             self.stop()
         except Exception:

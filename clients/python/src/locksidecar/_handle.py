@@ -313,11 +313,8 @@ class Handle(ABC, Generic[H]):
 
     def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
         """Release. Return the arguments for _released."""
-        hold = self._mine()
-        calls = self._let_go_of(who, hold, wait, flags)
-        while calls is None:  # another thread of the same owner has released that hold meanwhile
-            hold = self._mine()
-            calls = self._let_go_of(who, hold, wait, flags)
+        while (calls := self._let_go_of(who, hold := self._mine(), wait, flags)) is None:
+            pass  # another thread of the same owner has released that hold meanwhile
         return hold, calls
 
     def _let_go_of(self, who: Who, hold: H, wait: bool, flags: int) -> list[Call] | None:

@@ -7,10 +7,11 @@ import threading
 import time
 import weakref
 
-from ._base import Base, BaseNotifier, OnLost, log
+from ._base import Base, log
 from ._conn import Conn
 from ._errors import ConnectionLost, LockError, LostError, Unavailable
 from ._handle import run
+from ._table import Notifier, OnLost
 
 
 class Link(Base):
@@ -39,10 +40,10 @@ class Link(Base):
             return run(self._attempt(start))
 
     async def _dial(self) -> Conn:
-        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost, self._known)
+        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier, self._known)
         try:
             self._own(conn, conn.discard, conn._sock, self._path)
-            conn.keep(self._notifier.every)
+            conn.keep()
         except BaseException:
             conn.die(ConnectionLost("interrupted while connecting"))
             conn.shut()
@@ -50,7 +51,7 @@ class Link(Base):
         return conn
 
 
-class _Notifier(BaseNotifier):
+class _Notifier(Notifier):
     """Reports in a thread of its own, which starts with the first report."""
 
     def __init__(self) -> None:

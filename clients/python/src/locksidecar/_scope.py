@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _wire as w
@@ -66,9 +65,7 @@ class Scope(Owned[H]):
                     self.release()
             raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             self.release()
         except LockError as e:

@@ -19,7 +19,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Final
 
 from . import _wire as w
@@ -34,7 +33,7 @@ from ._errors import (
     error,
 )
 from ._hold import Call, Entries, Hold, Holds, Once
-from ._table import Before, Held, Lost, Owners, Table, what
+from ._table import Before, Held, Notifier, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
 _open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()  # connections that have a descriptor
@@ -44,8 +43,8 @@ _log: Final = logging.getLogger("locksidecar")
 class Session(Table, ABC):
     """The state of one connection. It is never used for another one."""
 
-    def __init__(self, timeout: float, lost: Lost, owners: Owners) -> None:
-        super().__init__(lost, owners)
+    def __init__(self, timeout: float, notifier: Notifier, owners: Owners) -> None:
+        super().__init__(notifier, owners)
         self.since = self.heard = time.monotonic()  # heard: time of the last read
         self._pinged = -math.inf  # time of the last ping that was sent because nothing was read
         self.max_frame = w.MAX_FRAME
@@ -410,7 +409,7 @@ class Session(Table, ABC):
             if gone is None:
                 _log.warning("%s: a release that was not waited for has failed", why)
             else:
-                self._lost(gone, why, False)
+                self._notifier.lost(gone, why, False)
         elif m[0] == w.FATAL:
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 
@@ -457,7 +456,7 @@ class Session(Table, ABC):
     # ``with`` is for steps that belong together: an interrupt of them ends the connection. A LockError ends only them.
     __enter__ = object.__hash__  # anything in C: no signal is handled in it
 
-    def __exit__(self, _: type[BaseException] | None, e: BaseException | None, __: TracebackType | None) -> bool:
+    def __exit__(self, _: object, e: BaseException | None, __: object) -> bool:
         if e is not None and not isinstance(e, LockError):
             self.interrupted(e)
         return isinstance(e, LockError)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from . import _wire as w
 from ._errors import AlreadyHeld, LockError, LostError, ProtocolError
-from ._hold import OWN, Call, Choice, Entries, Hold, Holds, Once, Origin, Who, ended, lost
+from ._hold import OWN, Call, Choice, Entries, Hold, Holds, Note, Once, Origin, Who, ended, lost
 
-Lost = Callable[[Hold[Any], LostError, bool], None]
-Tell = Callable[[LostError], object]
+OnLost = Callable[[LostError], object]
 Held = Hold[Any] | Holds[Any]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
@@ -167,12 +167,34 @@ def what(held: Held) -> Before:
     return [(hold, hold.count) for hold in held.each if not hold.over or hold.lost]
 
 
+class Notifier(ABC):
+    """Reports lost locks."""
+
+    needed = False  # there is a report to make for a loss
+
+    def every(self) -> float:
+        """Return after how many seconds a connection checks for holds whose validity has run out."""
+        return 1.0 if self.needed else 10.0
+
+    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
+        """Record a loss; quiet if this client itself has ended the connection."""
+        for tell in hold.tell:
+            if isinstance(tell, Note):
+                tell(why)
+            elif not quiet:
+                self._record(tell, why)
+
+    @abstractmethod
+    def _record(self, tell: OnLost, why: LostError) -> None:
+        """Make a report later."""
+
+
 class Table:
     """The holds of a connection, by key and owner."""
 
-    def __init__(self, lost: Lost, owners: Owners) -> None:
+    def __init__(self, notifier: Notifier, owners: Owners) -> None:
         self.dead: LockError | None = None
-        self._lost = lost  # only records it, and whether the client itself has ended the hold
+        self._notifier = notifier
         self.owners = owners
         self._mu = owners.mu  # guards everything below
         self._holds: dict[tuple[str, int], Hold[Any]] = {}
@@ -228,7 +250,7 @@ class Table:
 
     # ---- what its owner does with it ----
 
-    def adopt(self, hold: Held, tell: Tell | None) -> bool:
+    def adopt(self, hold: Held, tell: OnLost | None) -> bool:
         """Begin to report the hold's loss, as its owner has it now; false if it is not valid."""
         if tell is None:
             return hold.owned()
@@ -245,7 +267,7 @@ class Table:
                 hold.tell = (*hold.tell, tell)
             return True
 
-    def disown(self, hold: Held, tell: Tell) -> None:
+    def disown(self, hold: Held, tell: OnLost) -> None:
         """Report the hold's loss no more."""
         with self._mu:
             if isinstance(hold, Holds):
@@ -334,7 +356,7 @@ class Table:
         hold.lost = "closed" if quiet else reason
         self._drop(hold)
         if hold.tell:
-            self._lost(hold, hold.loss(hold.lost), quiet)
+            self._notifier.lost(hold, hold.loss(hold.lost), quiet)
 
     def _beat(self, until: int) -> None:
         """Record that every hold is valid until then."""

@@ -7,9 +7,11 @@ events does not matter.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -55,13 +57,29 @@ class Pauses:
         self._next = 0.05
 
 
+class BaseOver:
+    """An event that is set when the term is over, and true then."""
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._over = over
+
+    def is_set(self) -> bool:
+        """Tell whether the term is over now."""
+        return super().is_set() or self._over()  # type: ignore[misc]  # of the driver's event
+
+    __bool__ = is_set
+
+
 class BaseTerm:
     """One time of being the leader."""
 
-    lost: Any  # an event that is true when the term is over
+    _event: Callable[[Callable[[], bool]], Any]  # makes the event of the driver
 
     def __init__(self, hold: Hold[Any]) -> None:
         self._hold = hold
+        self.lost: Any = self._event(self._over)  # true when the term is over
+        self._first = threading.Lock()  # taken by on_elected when it begins, or by the campaign that cancels it
         self._end = ""  # the reason, once the end was noticed
         self._failure: BaseException | None = None  # the error of a callback
 
@@ -99,6 +117,10 @@ class BaseTerm:
         """Tell whether data that has arrived may be handled here."""
         return True
 
+    def _begin(self) -> bool:
+        """Tell whether the caller, on_elected or the campaign, is the first one."""
+        return self._first.acquire(blocking=False)
+
     def _expected(self, e: BaseException | None) -> bool:
         """Tell whether a callback's error is one that check raised, or is raised from that."""
         while e is not None:
@@ -124,6 +146,7 @@ class BaseCampaign(ABC):
 
     _cancellations: tuple[type[BaseException], ...] = ()  # what is a stop when it is raised during a wait
     _terms: type[BaseTerm]
+    _unit: Callable[[], object]  # returns the running thread or task
 
     def __init__(self, election: BaseElection[Any]) -> None:
         self._election = election  # kept alive: its terms must not look like terms of a discarded handle
@@ -246,6 +269,45 @@ class BaseCampaign(ABC):
         await self._release(hold)
         if term._failure is not None:
             raise term._failure
+
+    async def _elect(self, term: BaseTerm) -> None:
+        """Call on_elected, unless the term is over before it has begun."""
+        if not term._begin():
+            return
+        self._client._known.lend(term._hold, self._unit())
+        try:
+            await self._call(self._election._on_elected, term)
+        except self._cancellations as e:
+            if not term._end:
+                term._failure = RuntimeError("on_elected was cancelled by somebody else")
+                term._failure.__cause__ = e
+        except BaseException as e:
+            if not term._expected(e):
+                term._failure = e
+            self._end_loop(e)
+        finally:
+            if self.pid == os.getpid():
+                self.wake()
+
+    async def _lose(self, term: BaseTerm, reason: str | None) -> None:
+        """Call on_lost."""
+        try:
+            await self._call(self._election._on_lost, term, reason)
+        except BaseException as e:
+            self._end_loop(e)
+            term._lost_failed(self._key, e)
+
+    async def _call(self, f: Callable[..., Any], *args: Any) -> None:
+        done = f(*args)
+        if inspect.isawaitable(done):
+            if not self._cancellations:
+                raise TypeError(f"a client for threads cannot await {f!r}: use locksidecar.asyncio")
+            await done
+
+    def _end_loop(self, e: BaseException) -> None:
+        """Raise a callback's error if it is one that ends a loop, such as SystemExit."""
+        if self._cancellations and not isinstance(e, Exception):
+            raise e
 
     async def _last(self, term: BaseTerm) -> None:
         while self.lasts(term):

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _wire as w
-from .._base import OnLost, ReadWriteLock, Terms
+from .._base import ReadWriteLock, Terms
 from .._handle import Owner
+from .._table import OnLost
 from ._election import Elected, Election
 from ._election import Lost as TermLost
 from ._link import Link

@@ -18,7 +18,6 @@ import socket
 import time
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 from msgpack import unpackb
@@ -27,7 +26,7 @@ from .. import _wire as w
 from .._errors import ConnectionLost, LockError, Unavailable
 from .._hold import Call, Entries, Hold, Holds
 from .._session import Session, _open
-from .._table import Lost, Owners
+from .._table import Notifier, Owners
 
 _NOTHING: Final = asyncio.Protocol()
 _parents: Final[list[Conn]] = []  # in a forked child; never closed, because the parent also uses the loop
@@ -115,18 +114,10 @@ class Ear:
 class Conn(Session):
     """A connected session, used on its loop alone."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        timeout: float,
-        lost: Lost,
-        owners: Owners,
-        every: Callable[[], float],
-    ) -> None:
-        super().__init__(timeout, lost, owners)
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout: float, notifier: Notifier, owners: Owners) -> None:
+        super().__init__(timeout, notifier, owners)
         self.ended: asyncio.Future[None] = loop.create_future()  # the descriptor is closed
         self.loop = loop
-        self._every = every
         self.ready = False
         self._welcome: asyncio.Future[None] | None = loop.create_future()
         self._greeting = b""
@@ -216,7 +207,7 @@ class Conn(Session):
 
     def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
         """Check the hold's validity from now on."""
-        self._arm(time.monotonic() + min(self._every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
+        self._arm(time.monotonic() + min(self._notifier.every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
 
     # ---- the transport ----
 
@@ -315,7 +306,7 @@ class Conn(Session):
         if soonest < math.inf and self._stuck is None:  # a ping after data that the daemon has not read shows nothing
             self.listen(self.catch_up)
         if self._holds:
-            soonest = min(soonest, at + max(0.0, self.soonest(self._every())))
+            soonest = min(soonest, at + max(0.0, self.soonest(self._notifier.every())))
         if soonest < math.inf:
             self._arm(soonest)
 

@@ -9,35 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import weakref
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import Any, Final, Literal
 
-from .._hold import Hold
-from .._term import BaseCampaign, BaseElection, BaseTerm, log
-from ._conn import Conn
+from .._term import BaseCampaign, BaseElection, BaseOver, BaseTerm, log
 
 _running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
 
 
-class Over(asyncio.Event):
+class Over(BaseOver, asyncio.Event):
     """Set when the term is over, and true then."""
-
-    def __init__(self, over: Callable[[], bool]) -> None:
-        super().__init__()
-        self._over = over
-
-    def is_set(self) -> bool:
-        """Tell whether the term is over now."""
-        return super().is_set() or self._over()
 
     async def wait(self) -> Literal[True]:
         """Wait until the term is over."""
         return True if self.is_set() else await super().wait()
-
-    __bool__ = is_set
 
 
 class Term(BaseTerm):
@@ -46,14 +32,10 @@ class Term(BaseTerm):
     lost: an event that is set when the term is over, because the lock was lost or is being released.
     """
 
-    def __init__(self, hold: Hold[Conn]) -> None:
-        super().__init__(hold)
-        self._loop = hold.conn.loop
-        self._begun = False
-        self.lost = Over(self._over)
+    _event = Over
 
     def _here(self) -> bool:
-        return asyncio._get_running_loop() is self._loop
+        return asyncio._get_running_loop() is self._hold.conn.loop
 
 
 Elected = Callable[[Term], object]
@@ -65,6 +47,7 @@ class Campaign(BaseCampaign):
 
     _cancellations = (asyncio.CancelledError,)
     _terms = Term
+    _unit = staticmethod(asyncio.current_task)
 
     def __init__(self, election: Election) -> None:
         super().__init__(election)
@@ -112,9 +95,10 @@ class Campaign(BaseCampaign):
         self._elected = self._task(self._elect(term))
 
     async def _finish(self, term: Term, reason: str | None) -> None:
-        if self._election._cancel or not term._begun:
+        begun = not term._begin()
+        if self._election._cancel or not begun:
             self._elected.cancel()
-        if term._begun:
+        if begun:
             self._task(self._lose(term, reason))
         while self._callbacks:
             try:
@@ -127,34 +111,6 @@ class Campaign(BaseCampaign):
         self._callbacks.add(task)
         task.add_done_callback(self._callbacks.discard)
         return task
-
-    async def _elect(self, term: Term) -> None:
-        term._begun = True
-        self._client._known.lend(term._hold, asyncio.current_task())
-        try:
-            done = self._election._on_elected(term)
-            if inspect.isawaitable(done):
-                await done
-        except asyncio.CancelledError as e:
-            if not term._end:
-                term._failure = RuntimeError("on_elected was cancelled by somebody else")
-                term._failure.__cause__ = e
-        except Exception as e:
-            if not term._expected(e):
-                term._failure = e
-        except BaseException as e:  # such as SystemExit, which also ends the loop
-            term._failure = e
-            raise
-        finally:
-            self.wake()
-
-    async def _lose(self, term: Term, reason: str | None) -> None:
-        try:
-            done = self._election._on_lost(term, reason)
-            if inspect.isawaitable(done):
-                await done
-        except Exception as e:
-            term._lost_failed(self._key, e)
 
 
 class Election(BaseElection[Term]):
@@ -224,9 +180,7 @@ class Election(BaseElection[Term]):
         self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             await self.stop()
         except Exception:

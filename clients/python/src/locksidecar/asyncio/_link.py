@@ -7,8 +7,9 @@ import math
 import threading
 from collections.abc import Awaitable, Coroutine
 
-from .._base import Base, BaseNotifier, OnLost, log
+from .._base import Base, log
 from .._errors import ConnectionLost, LockError, LostError, Unavailable
+from .._table import Notifier, OnLost
 from ._conn import Conn
 
 
@@ -71,13 +72,13 @@ class Link(Base):
             return await self._attempt(start)
 
     async def _dial(self) -> Conn:
-        conn = Conn(self._here(), self._timeout, self._notifier.lost, self._known, self._notifier.every)
+        conn = Conn(self._here(), self._timeout, self._notifier, self._known)
         self._own(conn, conn.ear.abandon)
         await conn.connect(self._path, self._name, self._label)
         return conn
 
 
-class _Notifier(BaseNotifier):
+class _Notifier(Notifier):
     """Reports on the loop. A report that is a coroutine runs as a task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

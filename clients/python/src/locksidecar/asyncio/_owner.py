@@ -8,7 +8,6 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Coroutine
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._errors import LockError, LostError
@@ -103,15 +102,13 @@ class Guard(Generic[S]):
             self._why = why
             self._task.cancel(str(why))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         task, self._task = self._task, None  # from here on nothing is cancelled
         hold = self._hold
         hold.conn.disown(hold, self._lost)
         ours = False
         if sys.version_info >= (3, 11) and self._why is not None and task is not None:
-            ours = task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
+            ours = task.uncancel() <= self._before and isinstance(body, asyncio.CancelledError)
         if not ours:
             await self._lock.__aexit__(kind, body, trace)
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from .. import _wire as w
@@ -69,9 +68,7 @@ class Scope(Owned[H]):
                     self._let_go(self._who())
             raise
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             await self.release()
         except LockError as e:

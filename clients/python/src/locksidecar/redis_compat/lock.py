@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Literal
 
 from .. import _wire as w
@@ -89,9 +88,7 @@ class Lock(Common[SidecarLock]):
             raise
         raise LockError("Unable to acquire lock within the time specified", self._key)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             self.release()
         except TimeoutError as e:

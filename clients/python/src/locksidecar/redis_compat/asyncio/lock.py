@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
 from typing import Literal
 
 from ... import _wire as w
@@ -91,9 +90,7 @@ class Lock(Common[SidecarLock]):
             raise
         raise LockError("Unable to acquire lock within the time specified", self._key)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             await self.release()
         except TimeoutError as e:
