@@ -48,12 +48,14 @@ wheel() {
 }
 wheel clients/python -t sdist -t wheel
 
+echo "build.sh: the Java client" >&2
 mvn -q -B -f clients/java/pom.xml package -Dmaven.test.skip=true
 cp clients/java/target/locksidecar-client-"$version"*.jar "$out"
 cp clients/java/pom.xml "$out/locksidecar-client-$version.pom"
 
 # The program is static, so one wheel is for glibc and musl. Go's own bound for macOS is 12.
 while read -r os arch platform; do
+	echo "build.sh: the program for $os/$arch" >&2 # the first time, it takes minutes
 	program=$out/locksidecar-$version-$os-$arch
 	GOOS=$os GOARCH=$arch GOFLAGS=-buildvcs=true GO=$go cmd/locksidecar/build.sh "$program"
 	PROGRAM=$program PLATFORM=$platform wheel deploy/packages/wheel -t wheel
@@ -64,6 +66,7 @@ done <<-'END'
 	darwin amd64 macosx_12_0_x86_64
 	darwin arm64 macosx_12_0_arm64
 END
+echo "build.sh: the image" >&2
 GO=$go PYTHON=$python deploy/packages/image.sh "$out/locksidecar-$version-" "$out/locksidecar-$version-image.tar" >"$work/log" 2>&1 || fail "$(<"$work/log")"
 
 cd "$out"

@@ -41,13 +41,13 @@ mkdir "$work/a" "$work/a longer name"
 	export TMPDIR=$work/a TZ=Pacific/Pago_Pago LC_ALL=C USER=ann LOGNAME=ann PYTHONHASHSEED=1
 	export JAVA_TOOL_OPTIONS="-Duser.language=en -Duser.country=US"
 	deploy/packages/build.sh "$work/first"
-) 2> >(grep -v '^Picked up JAVA_TOOL_OPTIONS' >&2)
+) 2> >(grep --line-buffered -v '^Picked up JAVA_TOOL_OPTIONS' >&2)
 (
 	umask 077
 	export TMPDIR="$work/a longer name" TZ=Pacific/Kiritimati LC_ALL=C.UTF-8 USER=bob LOGNAME=bob PYTHONHASHSEED=2
 	export JAVA_TOOL_OPTIONS="-Duser.language=tr -Duser.country=TR"
 	deploy/packages/build.sh "$work/second"
-) 2> >(grep -v '^Picked up JAVA_TOOL_OPTIONS' >&2)
+) 2> >(grep --line-buffered -v '^Picked up JAVA_TOOL_OPTIONS' >&2)
 diff -r "$work/first" "$work/second" || fail "built twice, they are not the same"
 cd "$work/first"
 [[ $(wc -l <SHA256SUMS) == 19 ]] || fail "19 files were to be built: $(ls)"
@@ -60,6 +60,8 @@ tar -xzf locksidecar-*.tar.gz -C "$work/sdist" --strip-components 1
 for f in "$work"/again/*; do
 	cmp "$f" "$work/first/${f##*/}" || fail "the sdist makes another ${f##*/}"
 done
+
+echo "check.sh: the packages are the same" >&2
 
 # The daemon. It says the version and the commit.
 program=$work/first/locksidecar-$version-$("$go" env GOOS)-$("$go" env GOARCH)

@@ -48,15 +48,14 @@ class Asked(Call):
 
 
 class Quick(Asked):
-    """A request of the shortest path of Lock: an acquire, or the release of a hold."""
-
-    hold: Hold[Any]
+    """A request of the shortest path of Lock: an acquire with its hold, or a release without one."""
 
     def answer(self, m: w.Message, conn: Conn) -> bool:
         """Record the success that answers it; false if that takes more than is done here."""
         if self.op == w.ACQUIRE:
-            hold, at = self.hold, (self.hold.key, self.hold.who)
-            entries = conn.owners._entries
+            hold, entries = self.hold, conn.owners._entries
+            assert isinstance(hold, Hold)
+            at = hold.key, hold.who
             mine = entries.get(at, ())
             if len(m) != 8 or len(mine) != 1 or mine[0] is not self:
                 return False

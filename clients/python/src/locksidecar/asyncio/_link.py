@@ -16,7 +16,9 @@ from ._conn import Conn
 class Link(Base):
     """A client for tasks. It belongs to the loop on which it is first used."""
 
-    _running = staticmethod(asyncio.get_running_loop)
+    @staticmethod
+    def _running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
 
     def _reset(self) -> None:
         super()._reset()
