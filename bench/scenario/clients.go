@@ -95,9 +95,13 @@ func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
 		return nil
 	}
 	single := of(langUnique(crew{1, 1}))
-	if err := single.runHalf(e, ours, loose, peer); err != nil {
+	if err := single.runHalf(e, ours, loose, bare, peer); err != nil {
 		return err
 	}
+	rep.Limit("bare frames in Python, pairs a second of one caller alone, to redis-py's Lock",
+		single.ratio(e, bare, peer))
+	rep.Limit("bare frames in Python, CPU time for a pair of 16 processes, µs",
+		rep.Values(unique.scene(), bare.name, "client_cpu_us_op"))
 	rep.AtLeast("Python, pairs a second of one caller alone, to redis-py's Lock",
 		single.ratio(e, ours, peer), 1.2, 0)
 	rep.AtLeast("Python without confirmation, pairs a second of one caller alone, to redis-py's Lock",
