@@ -230,6 +230,9 @@ func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
 	if l.optional == nil || len(l.optional.extends) == 0 {
 		return
 	}
+	for _, x := range l.optional.extends {
+		l.ttl = max(l.ttl, x.ttl) // an answer to another of them may have shortened it
+	}
 	t.renew(l, now, out)
 	if l.held.renewGen == 0 { // the store has just failed, and is not to be pressed
 		t.endExtends(l, protocol.Unavailable, nil, out)

@@ -170,3 +170,25 @@ func TestAHandoffBehindACarriedOutDowngradeIsNotRenewedWithoutEnd(t *testing.T) 
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.granted(OpJoin, 6)
 }
+
+// A second renewal asks for a longer TTL than the first one, whose answer is still due. That
+// answer sets the TTL of the lease to the first one's. The second renewal is answered all the same.
+func TestALongerRenewalBehindAShorterOneIsAnswered(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 5)
+	for id, ttl := range []int64{10 * second, 60 * second} {
+		b.tab.Renew(&Renew{Re: Request{Session: s, ID: uint64(id)}, Key: []byte("k"), Fence: f,
+			TTL: ttl}, b.now, &b.out)
+		b.take()
+	}
+	b.only(b.answer(b.op(OpRenew), Result{Status: Done}), MsgGranted, protocol.OK)
+	m := b.only(b.answer(b.op(OpRenew), Result{Status: Done}), MsgGranted, protocol.OK)
+	if left := m.Until - b.now; m.Re.ID != 1 || left < 59*second {
+		t.Errorf("request %d is answered, with a validity of %v", m.Re.ID, time.Duration(left))
+	}
+	if len(b.ops) > 0 || s.Asks.Load() != 0 {
+		t.Errorf("further ops %v, %d answers are outstanding", kinds(b.ops), s.Asks.Load())
+	}
+}

@@ -248,6 +248,9 @@ func (s *Store) combine(r *upstream.Result, op *upstream.Op, a, b *upstream.Resu
 	case op.Kind == cache.OpPeek:
 	case op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade:
 		*r = worse(*a, *b)
+		if a.Status == cache.NotHeld || b.Status == cache.NotHeld {
+			r.Status = cache.NotHeld // the pair's lease is lost, whatever the other store answers
+		}
 		r.Base = 0
 		s.session(r, a, b)
 	case errors.Is(baseErr, ErrFences):

@@ -133,3 +133,50 @@ func TestALeaseEndsAtAStoreThatHasLostItsSession(t *testing.T) {
 		t.Errorf("when the session is lost: %+v", r)
 	}
 }
+
+// unreachable is a store that answers nothing once it is cut.
+type unreachable struct {
+	upstream.Store
+	cut *bool
+}
+
+func (u unreachable) Apply(ctx context.Context, ops []upstream.Op,
+	results []upstream.Result) error {
+	if *u.cut {
+		return errors.New("no answer")
+	}
+	return u.Store.Apply(ctx, ops, results)
+}
+
+// One of the two stores has lost the lease and the other one does not answer. Another host may get
+// the lock from the first one alone, so the holder must not have to wait for the second one.
+func TestALeaseIsLostThoughTheOtherStoreDoesNotAnswer(t *testing.T) {
+	for _, kind := range []cache.OpKind{cache.OpRenew, cache.OpDowngrade} {
+		for dead := range 2 {
+			var stores [2]upstream.Store
+			for i := range stores {
+				e, err := embedded.Open(embedded.Options{Clock: clock})
+				if err != nil {
+					t.Fatal(err)
+				}
+				stores[i] = e
+			}
+			cut, lost := false, stores[1-dead]
+			stores[dead] = unreachable{stores[dead], &cut}
+			s := pair(t, stores[0], stores[1])
+			h := &host{Store: s}
+			op := upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}
+			if r := h.do(t, op); r.Status != cache.Granted {
+				t.Fatalf("%+v", r)
+			}
+			cut = true
+			(&host{Store: lost}).do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: 1})
+			op.Kind, op.Until = kind, cache.Forever
+			if r := h.do(t, op); r.Status != cache.NotHeld {
+				t.Errorf("%v without an answer of store %d: %+v", kind, dead, r)
+			}
+			cut = false
+			s.Close()
+		}
+	}
+}
