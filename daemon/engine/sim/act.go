@@ -290,8 +290,21 @@ func (c *client) renew(h *hold) {
 	if c.w.chance(500) {
 		p.TTL = uint64(c.w.p.TTLs[c.w.pick(len(c.w.p.TTLs))])
 	}
+	if !c.w.p.Calm {
+		c.send(q, p)
+		return
+	}
+	q.late = promptly
+	again := *q
 	c.send(q, p)
+	if c.w.chance(300) { // two threads of the client renew at the same moment
+		p.TTL = uint64(c.w.p.TTLs[c.w.pick(len(c.w.p.TTLs))])
+		c.send(&again, p)
+	}
 }
+
+// promptly bounds how long the answer to a renewal may take if nothing is wrong.
+const promptly = 5 * sec
 
 func (c *client) downgrade(h *hold) {
 	h.mode = protocol.Shared // others may come in from here on

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/protocol"
@@ -168,7 +169,7 @@ func (c *client) send(q *request, p *protocol.Request) {
 	w := c.w
 	c.nextID++
 	q.id, q.sent, q.frost = c.nextID, w.now, c.thaw()
-	q.late = max(q.late, patience)
+	q.late = cmp.Or(q.late, patience)
 	if q.wait > 0 {
 		q.late += q.wait * ms
 	}
