@@ -22,6 +22,7 @@ from peer import Background
 import locksidecar
 from locksidecar import (
     Client,
+    LockError,
     LostError,
     _base,
     _client,
@@ -165,10 +166,13 @@ class Point:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 
-    def _step(self, _: types.FrameType, event: str, __: object) -> object:
+    def _step(self, frame: types.FrameType, event: str, __: object) -> object:
         if event == "opcode" and self.left > 0:
             self.left -= 1
             if self.left == 0:
+                caller = frame.f_back
+                while caller is not None:  # a function in Python would handle the signal where it is called
+                    caller.f_trace, caller = None, caller.f_back
                 return self._send
         return self._step
 
@@ -255,6 +259,44 @@ def test_an_interrupt_at_each_instruction_before_the_body(connect: Connect, kind
         assert other.acquire(timeout=10), f"left held after {n} instructions"
         other.release()
     assert n > 150
+
+
+def use_pair(pair: locksidecar.ReadWriteLock[locksidecar.Lock]) -> None:
+    pair.write.acquire()
+    pair.read.acquire()
+    pair.write.release()
+    pair.read.release()
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.skipif(sys.implementation.name != "cpython", reason="instructions are CPython's")
+@pytest.mark.parametrize("kind", ["pair", "redis"])
+def test_whoever_was_interrupted_can_release(connect: Connect, kind: str) -> None:
+    client, other = connect(), connect().lock("k")
+    pair, compat = client.read_write("k"), redis_compat.Lock(client, "k")
+    handles: list[typing.Any] = [compat] if kind == "redis" else [pair.write, pair.read]
+    n, point = 0, Point(0)
+    while point.left == 0:
+        client.ping()
+        n, point = n + 1, Point(n + 1)
+        sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
+        sys.settrace(point.called)  # type: ignore[arg-type]
+        with contextlib.suppress(Interrupted):
+            try:
+                if kind == "pair":
+                    use_pair(pair)
+                else:
+                    compat.acquire()
+                    compat.release()
+            finally:
+                sys.settrace(None)
+        for handle in handles:
+            with contextlib.suppress(LockError):
+                while True:
+                    handle.release()
+        assert other.acquire(timeout=10), f"left held after {n} instructions"
+        other.release()
+    assert n > 1000
 
 
 def test_an_interrupt_between_acquire_and_the_body(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

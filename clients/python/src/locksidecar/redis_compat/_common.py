@@ -140,24 +140,20 @@ class Common(Generic[L]):
                 raise
 
     def _undo(self, token: bytes) -> None:
-        """Release the lock after an interrupt just after its acquire. Does not wait for the answer."""
-        inner = self._inner(token, pop=True)
+        """Release the lock after an interrupt of an acquire or a release. Does not wait for the answer."""
+        inner = self._inner(token)
         if inner is not None:
             with contextlib.suppress(SidecarError):
                 inner._let_go(inner._who(), False)
-        if self.local.token == token:
-            self.local.token = None
+        self._forget(token)
 
-    def _inner(self, token: bytes | None, *, pop: bool = False) -> L | None:
+    def _inner(self, token: bytes | None) -> L | None:
         handles = handles_of(client_of(self._kind, self.redis))
-        inner: L | None = None if token is None else handles.get((self._key, token))
-        if pop and token is not None:
-            handles.pop((self._key, token), None)
-        return inner
+        return None if token is None else handles.get((self._key, token))
 
     def _let_go(self, expected_token: Token) -> Coroutine[Any, Any, None]:
         """Release the lock that was acquired with this token. The result waits for the answer."""
-        inner = self._inner(new_token(expected_token), pop=True)
+        inner = self._inner(new_token(expected_token))
         if inner is None:
             raise self._not_owned("release")
         with translated(self._key):
@@ -187,13 +183,16 @@ class Common(Generic[L]):
             raise LockError(f"Cannot {what} a lock with no timeout", self._key)
         return token
 
-    def _released(self) -> bytes:
-        """Forget the token, and return it."""
+    def _token(self) -> bytes:
+        """Return the token for release."""
         token: bytes | None = self.local.token
         if token is None:
             raise LockError("Cannot release a lock that's not owned or is already unlocked.", self._key)
-        self.local.token = None
         return token
+
+    def _forget(self, token: bytes) -> None:
+        if self.local.token == token:  # otherwise another thread has acquired the lock meanwhile
+            self.local.token = None
 
     def _longer(self, lock: L | None, seconds: float, replace: bool, what: str) -> tuple[L, float]:
         """Return the handle that holds, and its TTL from now on."""

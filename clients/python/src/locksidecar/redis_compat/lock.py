@@ -56,7 +56,14 @@ class Lock(Common[SidecarLock]):
 
     def release(self) -> None:
         """Release the lock; LockError if it is not locked, LockNotOwnedError if it was lost."""
-        return self.do_release(self._released())
+        token = self._token()
+        try:
+            return self.do_release(token)
+        except BaseException:
+            self._undo(token)
+            raise
+        finally:
+            self._forget(token)
 
     def do_release(self, expected_token: Token) -> None:
         """Release the lock that was acquired with this token."""

@@ -58,7 +58,14 @@ class Lock(Common[SidecarLock]):
 
         The call itself releases; its result can be awaited for the answer. So a cancelled release has released.
         """
-        return self.do_release(self._released())
+        token = self._token()
+        try:
+            return self.do_release(token)
+        except BaseException:
+            self._undo(token)
+            raise
+        finally:
+            self._forget(token)
 
     def do_release(self, expected_token: Token) -> Later[None]:
         """Release the lock that was acquired with this token."""
