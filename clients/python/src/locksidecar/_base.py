@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 import os
 import random
@@ -23,7 +22,6 @@ from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
 
-log: Final = logging.getLogger("locksidecar")
 _LONG: Final = 1e9  # seconds; a socket cannot have a timeout of many more
 
 _clients: Final[weakref.WeakSet[Base]] = weakref.WeakSet()
@@ -208,5 +206,4 @@ def _after_fork() -> None:
         client._reset()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_after_fork)

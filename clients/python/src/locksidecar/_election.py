@@ -13,8 +13,9 @@ import threading
 import weakref
 from collections.abc import Callable
 
+from ._errors import log
 from ._handle import run
-from ._term import STEP, BaseCampaign, BaseElection, BaseOver, BaseTerm, log
+from ._term import STEP, BaseCampaign, BaseElection, BaseOver, BaseTerm
 
 
 class Over(BaseOver, threading.Event):
@@ -31,6 +32,7 @@ class Term(BaseTerm):
     lost: an event that is set when the term is over, because the lock was lost or is being released.
     """
 
+    lost: Over
     _event = Over
 
 

@@ -1,8 +1,11 @@
-"""The errors, and the one table from the protocol's codes to them."""
+"""The errors, the one table from the protocol's codes to them, and the log."""
 
 from __future__ import annotations
 
+import logging
 from typing import Final
+
+log: Final = logging.getLogger("locksidecar")
 
 
 class LockError(Exception):

@@ -6,7 +6,6 @@ blocks the thread instead and never waits for a loop: run takes it to its end at
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 import sys
@@ -28,6 +27,7 @@ from ._errors import (
     Unconfirmed,
     Upgrade,
     error,
+    log,
 )
 from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended, lost
 from ._session import Session
@@ -37,7 +37,6 @@ Owner = int | Literal["handle"] | None
 H = TypeVar("H", Hold[Any], Holds[Any])
 R = TypeVar("R")
 
-_log: Final = logging.getLogger("locksidecar")
 SWEEP: Final = 64  # owners of a handle before it first forgets those that have ended
 _PATIENCE: Final = 2.0  # how many seconds an acquire waits for a daemon that is away or going away
 _CUTS: Final = 3  # how often in a row a new connection may end at once
@@ -383,13 +382,13 @@ class Handle(ABC, Generic[H]):
     def _raises(self, e: LockError, body: BaseException | None) -> bool:
         """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
         if isinstance(e, Unconfirmed):
-            _log.info("%s: %s", self._name, e)  # the body ran under the lock
+            log.info("%s: %s", self._name, e)  # the body ran under the lock
             return False
         if body is None:
             return True
         if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
             return False  # e may be the cause
-        _log.warning("%s, whose body failed: %s", self._name, e)
+        log.warning("%s, whose body failed: %s", self._name, e)
         note(body, f"{self._name}: {e}")
         return False
 

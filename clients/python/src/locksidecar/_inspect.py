@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from . import _wire as w
 from ._errors import ProtocolError
@@ -121,22 +121,11 @@ def _holder(row: object) -> Holder:
     host, version, name, note, client = (w.text(row, at) for at in (1, 2, 7, 8, 12))
     fields = 0, 0, row[0], *row[3:7], *row[9:12], row[13]
     kind, daemon, started, held, left, session, pid, uid, fence = w.numbers(fields, 9, -1)
-    return Holder(
-        kind=KINDS.get(kind, "unknown"),  # type: ignore[arg-type]
-        host=host,
-        version=version,
-        daemon=daemon or None,
-        started=started / 1000 if started else None,
-        held=_seconds(held),
-        left=_seconds(left),
-        name=name,
-        note=note,
-        session=session or None,
-        pid=pid or None,
-        uid=uid if uid >= 0 else None,
-        client=client,
-        fence=fence if session else None,
-    )
+    # in the order of the protocol
+    times = started / 1000 if started else None, _seconds(held), _seconds(left)
+    ids = session or None, pid or None, uid if uid >= 0 else None
+    known: Any = KINDS.get(kind, "unknown")
+    return Holder(known, host, version, daemon or None, *times, name, note, *ids, client, fence if session else None)
 
 
 def _seconds(ms: int) -> float | None:

@@ -7,9 +7,9 @@ import threading
 import time
 import weakref
 
-from ._base import Base, log
+from ._base import Base
 from ._conn import Conn
-from ._errors import ConnectionLost, LockError, LostError, Unavailable
+from ._errors import ConnectionLost, LockError, LostError, Unavailable, log
 from ._handle import run
 from ._table import Notifier, OnLost
 

@@ -26,8 +26,7 @@ class Here(threading.local):
 
 here: Final = Here()
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=here.look)
+os.register_at_fork(after_in_child=here.look)
 
 
 class Owned(Handle[H]):

@@ -11,7 +11,6 @@ undo or repeat a step, the connection ends, and with it every hold.
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import os
 import time
@@ -31,13 +30,13 @@ from ._errors import (
     ProtocolError,
     Unavailable,
     error,
+    log,
 )
 from ._hold import Call, Entries, Hold, Holds, Once
 from ._table import Before, Held, Notifier, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
 _open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()  # connections that have a descriptor
-_log: Final = logging.getLogger("locksidecar")
 
 
 class Session(Table, ABC):
@@ -407,7 +406,7 @@ class Session(Table, ABC):
             with self._mu:
                 gone = self._let_gone.pop((key, owner, fence), None)
             if gone is None:
-                _log.warning("%s: a release that was not waited for has failed", why)
+                log.warning("%s: a release that was not waited for has failed", why)
             else:
                 self._notifier.lost(gone, why, False)
         elif m[0] == w.FATAL:
@@ -487,5 +486,4 @@ def after_fork() -> None:
     _open.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=after_fork)
+os.register_at_fork(after_in_child=after_fork)

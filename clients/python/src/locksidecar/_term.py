@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from . import _wire as w
-from ._errors import Limit, LockError, LostError, Unavailable
+from ._errors import Limit, LockError, LostError, Unavailable, log
 from ._handle import sure
 from ._hold import Call, Hold, Note, Origin, Told
 
@@ -29,8 +29,6 @@ STEP: Final = 1.0  # seconds after which a term is checked, because timers do no
 _LONGEST: Final = 2.0  # seconds between two attempts
 
 T = TypeVar("T", bound="BaseTerm")
-
-log: Final = logging.getLogger("locksidecar")
 
 
 class Pauses:

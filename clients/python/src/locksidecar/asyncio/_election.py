@@ -13,7 +13,8 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal
 
-from .._term import BaseCampaign, BaseElection, BaseOver, BaseTerm, log
+from .._errors import log
+from .._term import BaseCampaign, BaseElection, BaseOver, BaseTerm
 
 _running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
 
@@ -32,6 +33,7 @@ class Term(BaseTerm):
     lost: an event that is set when the term is over, because the lock was lost or is being released.
     """
 
+    lost: Over
     _event = Over
 
     def _here(self) -> bool:
@@ -83,11 +85,9 @@ class Campaign(BaseCampaign):
         self._election._claim(self, True)
         try:
             await self._course()
-        except Exception as e:
-            self.error = e
         except BaseException as e:
             self.error = e
-            raise
+            self._end_loop(e)
         finally:
             self.ended.set()
 

@@ -7,8 +7,8 @@ import math
 import threading
 from collections.abc import Awaitable, Coroutine
 
-from .._base import Base, log
-from .._errors import ConnectionLost, LockError, LostError, Unavailable
+from .._base import Base
+from .._errors import ConnectionLost, LockError, LostError, Unavailable, log
 from .._table import Notifier, OnLost
 from ._conn import Conn
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import threading
 from collections.abc import Coroutine
@@ -14,12 +13,12 @@ from weakref import WeakValueDictionary
 from .. import _wire as w
 from .._base import Base
 from .._errors import LockError as SidecarError
+from .._errors import log
 from .._handle import One, note, sure
 from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
 
-log: Final = logging.getLogger("locksidecar")
 Token = str | bytes | memoryview
 
 
@@ -121,7 +120,8 @@ class Common(Generic[L]):
     async def _take(self, token: bytes, wait: int) -> L | None:
         client, (ttl, renew) = client_of(self._kind, self.redis), self._terms()
         with translated(self._key):
-            before = self._before(self._inner(self.local.token))
+            # the handles by which this lock may be held: the one of the token, and the one of its last acquire
+            before = self._inner(self.local.token), None if self.local.token is None else self.local.handle
             self._refuse_lost(*before)
             inner: L = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
             try:
@@ -165,14 +165,14 @@ class Common(Generic[L]):
             await inner._released(*released)
 
     async def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
-        inner, ttl = self._longer(self._inner(self.local.token), seconds, replace, what)
+        inner = self._inner(self.local.token)
+        hold = None if inner is None else inner._kept()
+        if inner is None or hold is None or not self.timeout:
+            raise self._not_owned(what)
+        left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
         with translated(self._key):
-            await inner._change(w.RENEW, w.to_ttl(ttl))
+            await inner._change(w.RENEW, w.to_ttl(w.Seconds(left + w.number(seconds, "additional_time"))))
         return True
-
-    def _before(self, held: L | None) -> tuple[L | None, L | None]:
-        """Return the handles by which this lock may be held: the one of the token, and the one of its last acquire."""
-        return held, None if self.local.token is None else self.local.handle
 
     def _mine(self, what: str) -> bytes:
         """Return the token for extend or reacquire."""
@@ -193,14 +193,6 @@ class Common(Generic[L]):
     def _forget(self, token: bytes) -> None:
         if self.local.token == token:  # otherwise another thread has acquired the lock meanwhile
             self.local.token = None
-
-    def _longer(self, lock: L | None, seconds: float, replace: bool, what: str) -> tuple[L, float]:
-        """Return the handle that holds, and its TTL from now on."""
-        hold = None if lock is None else lock._kept()
-        if lock is None or hold is None or not self.timeout:
-            raise self._not_owned(what)
-        left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
-        return lock, w.Seconds(left + seconds)
 
     def _not_owned(self, what: str) -> LockNotOwnedError:
         return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned", self._key)

@@ -7,9 +7,10 @@ from typing import Literal
 
 from .. import _wire as w
 from .._client import Client
+from .._errors import log
 from .._handle import run
 from .._lock import Lock as SidecarLock
-from ._common import Common, Token, client_of, log, new_token
+from ._common import Common, Token, client_of, new_token
 from .exceptions import LockError, TimeoutError, translated
 
 __all__ = ["Lock"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from ... import _wire as w
+from ..._errors import log
 from ...asyncio._client import Client
 from ...asyncio._lock import Lock as SidecarLock
 from ...asyncio._owner import Later
-from .._common import Common, Token, client_of, log, new_token
+from .._common import Common, Token, client_of, new_token
 from ..exceptions import LockError, TimeoutError, translated
 
 __all__ = ["Lock"]
