@@ -85,8 +85,30 @@ class Ear:
         return getattr(self._conn() or _NOTHING, name)
 
     def data_received(self, data: bytes) -> None:
-        if (conn := self._conn()) is not None:
-            conn.data_received(data)
+        conn = self._conn()
+        if conn is None:
+            return
+        # The common case is one answer to one request of a Lock.
+        if conn.fast and not conn._rest and (w.GRANT(data) or w.RELEASED(data)) and len(data) == data[3] + 4:
+            m = unpackb(data[4:])
+            c = conn._pending.get(m[1])
+            if isinstance(c, Quick) and not c.future.done() and c.answer(m, conn):
+                return
+        try:
+            if conn._welcome is not None and not conn._welcome.done():
+                conn._greeting += data
+                if not conn.welcome(conn._greeting):
+                    return
+                conn._welcome.set_result(None)
+                data = b""
+            conn.feed(data)
+        except LockError as e:
+            conn.die(e)
+        except BaseException as e:
+            conn.interrupted(e)
+            raise
+        while conn._late:
+            conn.give_back_late()
 
     def ring(self) -> None:
         if (conn := self._conn()) is not None:
@@ -214,29 +236,6 @@ class Conn(Session):
         # a transport of uvloop is one only by its methods
         self._transport = self.ear.transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
-        # The common case is one answer to one request of a Lock.
-        if self.fast and not self._rest and (w.GRANT(data) or w.RELEASED(data)) and len(data) == data[3] + 4:
-            m = unpackb(data[4:])
-            c = self._pending.get(m[1])
-            if isinstance(c, Quick) and not c.future.done() and c.answer(m, self):
-                return
-        try:
-            if self._welcome is not None and not self._welcome.done():
-                self._greeting += data
-                if not self.welcome(self._greeting):
-                    return
-                self._welcome.set_result(None)
-                data = b""
-            self.feed(data)
-        except LockError as e:
-            self.die(e)
-        except BaseException as e:
-            self.interrupted(e)
-            raise
-        while self._late:
-            self.give_back_late()
-
     def eof_received(self) -> None:
         self.die(ConnectionLost("the daemon closed the connection"))
 
@@ -271,7 +270,7 @@ class Conn(Session):
             self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
             return
         if data:
-            self.data_received(data)
+            self.ear.data_received(data)
         else:
             self.eof_received()
 
