@@ -49,7 +49,7 @@ THREADS: Final[dict[str, Texts]] = {
     ),
     "_client.py": (
         ("client for tasks", "client for threads"),
-        ("import Owner\n", "import Owner, run\n"),
+        ("import Owner, Terms\n", "import Owner, Terms, run\n"),
         ("number of tasks of one event loop", "number of threads"),
         (
             " It belongs to\n    the loop on which it is first used, until that is closed; on another one everything "

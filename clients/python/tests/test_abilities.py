@@ -208,6 +208,20 @@ def test_what_cannot_be_kept(client: Client, keep: float) -> None:
 # ---- one of several ----
 
 
+def test_only_one_lock_can_be_kept(client: Client) -> None:
+    """A term that would have no effect is refused."""
+    more: dict[str, Any] = {"keep": 600}
+    for make in (
+        lambda: client.lock_many(["k"], **more),
+        lambda: client.lock_any(["k"], **more),
+        lambda: client.semaphore("k", 1, **more),
+    ):
+        with pytest.raises(TypeError, match="keep"):
+            make()
+    with pytest.raises(TypeError, match="shared"):
+        client.semaphore("k", 1, shared=True)  # type: ignore[call-arg, arg-type]
+
+
 def test_the_answer_names_the_key(peer: Peer) -> None:
     client = Client(peer.path, "test")
     lock = client.lock_any(["a", "b", "c"])

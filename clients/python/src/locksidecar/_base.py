@@ -10,11 +10,10 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final, Generic, NoReturn, TypedDict, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, error
-from ._handle import Owner
 from ._hold import OWN
 from ._path import socket_path, unreachable
 from ._table import OnLost, Owners
@@ -25,17 +24,6 @@ L = TypeVar("L")
 _LONG: Final = 1e9  # seconds; a socket cannot have a timeout of many more
 
 _clients: Final[weakref.WeakSet[Base]] = weakref.WeakSet()
-
-
-class Terms(TypedDict, total=False):
-    """The terms of a handle that are the same for all kinds; see Client.lock."""
-
-    ttl: float | None
-    renew: bool
-    timeout: float
-    owner: Owner
-    on_lost: OnLost | None
-    confirm: bool | None
 
 
 class ReadWriteLock(Generic[L]):

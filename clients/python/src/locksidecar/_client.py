@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import _wire as w
-from ._base import ReadWriteLock, Terms
+from ._base import ReadWriteLock
 from ._election import Elected, Election
 from ._election import Lost as TermLost
-from ._handle import Owner, run
+from ._handle import Owner, Terms, run
 from ._link import Link
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore

@@ -13,7 +13,7 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
 from ._errors import (
@@ -31,7 +31,7 @@ from ._errors import (
 )
 from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended, lost
 from ._session import Session
-from ._table import Before, Held
+from ._table import Before, Held, OnLost
 
 Owner = int | Literal["handle"] | None
 H = TypeVar("H", Hold[Any], Holds[Any])
@@ -52,6 +52,24 @@ def run(steps: Coroutine[Any, Any, R]) -> R:
     raise RuntimeError("a coroutine of the client for threads waits for a loop")
 
 
+class Terms(TypedDict, total=False):
+    """The terms of a handle that are the same for all kinds; see Client.lock."""
+
+    ttl: float | None
+    renew: bool
+    timeout: float
+    owner: Owner
+    on_lost: OnLost | None
+    confirm: bool | None
+
+
+def only(terms: dict[str, Any], *more: str) -> dict[str, Any]:
+    """Return terms if all have an effect: those of all kinds, and more; TypeError otherwise."""
+    if unknown := terms.keys() - Terms.__annotations__ - set(more):
+        raise TypeError(f"this kind of lock has no {min(unknown)}")
+    return terms
+
+
 class Handle(ABC, Generic[H]):
     """A handle of a client. H is the type of its holds: Hold or Holds."""
 
@@ -70,7 +88,7 @@ class Handle(ABC, Generic[H]):
         shared: bool = False,
         timeout: float = -1,
         owner: Owner = None,
-        on_lost: Callable[[LostError], object] | None = None,
+        on_lost: OnLost | None = None,
         confirm: bool | None = None,
         keep: float | None = None,
     ) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from . import _wire as w
 from ._errors import NotHeld, Unconfirmed, error
-from ._handle import SWEEP, Handle, One, done, still, sure, sweep
+from ._handle import SWEEP, Handle, One, done, only, still, sure, sweep
 from ._hold import Call, Choice, Hold, Holds, Who
 
 
@@ -22,7 +22,7 @@ class Several(Handle[Holds[Any]]):
 
     def __init__(self, client: Any, keys: Iterable[str], **terms: Any) -> None:
         self._keys = w.check_keys(keys)
-        super().__init__(client, **terms)
+        super().__init__(client, **only(terms, "shared"))
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -84,7 +84,7 @@ class Permits(One):
     def __init__(self, client: Any, key: str, permits: int, **terms: Any) -> None:
         self._stacks: dict[Who, list[Hold[Any]]] = {}  # by thread or task, or by the named owner
         self._permits = w.check_permits(permits)
-        super().__init__(client, key, **terms)
+        super().__init__(client, key, **only(terms))
 
     @property
     def permits(self) -> int:
@@ -134,7 +134,7 @@ class OneOf(One):
 
     def __init__(self, client: Any, keys: Iterable[str], **terms: Any) -> None:
         checked = w.check_keys(keys, w.MAX_CHOICE)
-        super().__init__(client, checked[0], **terms)
+        super().__init__(client, checked[0], **only(terms, "shared"))
         self._keys = checked
 
     @property

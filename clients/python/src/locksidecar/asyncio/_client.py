@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from .. import _wire as w
-from .._base import ReadWriteLock, Terms
-from .._handle import Owner
+from .._base import ReadWriteLock
+from .._handle import Owner, Terms
 from .._table import OnLost
 from ._election import Elected, Election
 from ._election import Lost as TermLost
