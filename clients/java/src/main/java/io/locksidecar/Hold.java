@@ -206,14 +206,17 @@ final class Hold {
             throw notHeld();
         }
         if (flags != Codes.QUIET && left instanceof Call c) {
-            logUnconfirmed(answer(c));
+            logUnconfirmed(answer(c), c.frees);
         }
         return left != Left.NOT_OWNED;
     }
 
-    /** Logs that a release was not confirmed; throws other failures. Null is none. */
-    static void logUnconfirmed(LockException why) {
-        if (why != null && why.code() == Code.UNKNOWN) {
+    /**
+     * Logs that a release was not confirmed; throws other failures. Null is none. A release that frees what would be kept is a
+     * failure, too, if it was not answered: then there is a cause.
+     */
+    static void logUnconfirmed(LockException why, boolean frees) {
+        if (why != null && why.code() == Code.UNKNOWN && !(frees && why.getCause() != null)) {
             Link.LOG.log(System.Logger.Level.INFO, why.getMessage());
         } else if (why != null) {
             throw why.here();
@@ -248,7 +251,7 @@ final class Hold {
     }
 
     private static LockException unconfirmed(LockException why) {
-        return new LockException(Code.UNKNOWN, why.getMessage() + "; the release has been sent");
+        return new LockException(Code.UNKNOWN, why.getMessage() + "; the release has been sent", why);
     }
 
     /** Returns the failure of a call about this hold that has ended, or null. */
@@ -256,7 +259,7 @@ final class Hold {
         Answer a = c.answer;
         boolean release = isRelease(c);
         String why = lost;
-        if (c.failedWith(Code.CLOSED)) { // the end of the connection also releases
+        if (c.failedWith(Code.CLOSED) && !c.frees) { // the end of the connection also releases
             return release ? null : why != null ? loss(why) : a.error();
         }
         if (a.error() != null) {

@@ -53,6 +53,10 @@ final class IoThread extends Thread {
         LockSupport.unpark(this);
     }
 
+    /** Does nothing: code that interrupts whole thread groups does not mean this thread, whose waits would end at once. */
+    @Override
+    public void interrupt() {}
+
     @Override
     public void run() {
         try (Selector s = Selector.open()) {
@@ -81,7 +85,6 @@ final class IoThread extends Thread {
 
     /** Makes one attempt, if a connection is wanted and it is time, and serves the connection to its end. */
     private void connect(Selector s) throws IOException {
-        Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
         long timer = link.timers(LINGER);
         long untilDial = link.untilDial(next);
         if (untilDial > 0) {
@@ -149,7 +152,6 @@ final class IoThread extends Thread {
     private void serve(Conn c) {
         link.connected(c);
         while (c.dead == null) {
-            Thread.interrupted(); // from code that interrupts whole thread groups; it has no meaning here
             poked = false;
             long timer = link.timers(LINGER);
             long rest = c.take();

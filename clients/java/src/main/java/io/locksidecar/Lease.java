@@ -312,6 +312,8 @@ public final class Lease implements AutoCloseable {
      * keep}.
      *
      * @throws LostException if the lock was lost before
+     * @throws LockException with the code {@link LockException.Code#UNKNOWN} if the daemon has not answered: a lock with a time to
+     *     keep may stay taken until that time is over
      */
     public void closeNow() {
         release(Codes.NOW);
@@ -332,7 +334,8 @@ public final class Lease implements AutoCloseable {
             left = send(flags, null, calls);
         }
         if (left == null || left == Left.LOST || flags != Codes.QUIET && left instanceof Call) { // else a loss came later
-            Hold.logUnconfirmed(failure(flags == Codes.QUIET ? List.of() : calls, c -> c.hold.answer(c)));
+            boolean frees = left instanceof Call c && c.frees;
+            Hold.logUnconfirmed(failure(flags == Codes.QUIET ? List.of() : calls, c -> c.hold.answer(c)), frees);
         }
     }
 

@@ -258,8 +258,8 @@ final class Requests {
         conn.leaves(c, 1);
         Call cancel = new Call(Codes.CANCEL, null, x -> { });
         cancel.target = c;
-        ByteBuffer b = conn.out.begin(4, 0);
-        put(b, Codes.CANCEL, begun(cancel), c.id);
+        ByteBuffer b = conn.out.begin(Codes.CANCEL, begun(cancel), 2, 0);
+        Msgpack.putLong(b, c.id);
         Msgpack.putText(b, c.hold.name);
         conn.out.end();
     }

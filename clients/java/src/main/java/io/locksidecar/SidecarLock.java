@@ -220,6 +220,8 @@ public final class SidecarLock implements Lock {
      *
      * @throws IllegalMonitorStateException if this owner does not hold the lock
      * @throws LostException if it has lost it
+     * @throws LockException with the code {@link LockException.Code#UNKNOWN} if the daemon has not answered: a lock with a time to
+     *     keep may stay taken until that time is over
      */
     public void unlockNow() {
         release(Codes.NOW);

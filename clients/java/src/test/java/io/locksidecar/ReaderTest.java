@@ -8,6 +8,7 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.locksidecar.Until.Background;
 import java.time.Duration;
+import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -68,5 +69,22 @@ class ReaderTest extends OnPeer {
             return never.await(System.nanoTime() + 1_000_000);
         }).result());
         assertTrue(rounds.get() < 1000, "it spins");
+    }
+
+    @Test
+    void an_interrupt_of_the_io_thread_that_awaits_the_welcome_is_over_at_once() {
+        CompletableFuture<Thread> io = new CompletableFuture<>();
+        client.link.threads = link -> {
+            IoThread made = new IoThread(link);
+            io.complete(made);
+            return made;
+        };
+        Background<Sidecar> connected = background(client::connect);
+        peer.accept();
+        peer.expect(Codes.HELLO);
+        io.join().interrupt();
+        until("the selector waits again", () -> !io.join().isInterrupted());
+        peer.say(0, 1, 1, 1, Peer.millis(), 65536, 100, 30000, 86400000, 1, List.of(), "test");
+        connected.result();
     }
 }

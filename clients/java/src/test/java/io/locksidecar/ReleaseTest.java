@@ -152,6 +152,68 @@ class ReleaseTest extends OnPeer {
     }
 
     @Test
+    void a_kept_hold_stays_kept_if_the_connection_ends_before_it_is_released_now() {
+        LockOptions options = LockOptions.defaults().owner(owner).keep(Duration.ofMinutes(10));
+        SidecarLock lock = client.lock("k", options);
+        for (boolean hangs : List.of(false, true)) {
+            Background<Void> unlocked = running(() -> {
+                lock.lock();
+                lock.unlockNow();
+            });
+            peer.welcome();
+            peer.grant(60_000);
+            peer.expect(Codes.RELEASE);
+            if (hangs) {
+                conn().die(client.link.silent(), "connection");
+            }
+            peer.hangUp();
+            Until.failed(Code.UNKNOWN, unlocked.thrown());
+            assertEquals(0, lock.holdCount());
+        }
+        Background<Lease> lease = background(() -> client.lease("k", options));
+        peer.welcome();
+        peer.grant(60_000);
+        Background<Void> closed = running(lease.result()::closeNow);
+        peer.expect(Codes.RELEASE);
+        peer.hangUp();
+        Until.failed(Code.UNKNOWN, closed.thrown());
+    }
+
+    @Test
+    void the_end_of_the_connection_releases_other_holds() {
+        for (boolean now : List.of(false, true)) { // what is kept is to stay closed unless it is released now
+            LockOptions options = now ? LockOptions.defaults() : LockOptions.defaults().keep(Duration.ofMinutes(10));
+            SidecarLock lock = client.lock("k", options);
+            Background<Void> unlocked = running(() -> {
+                lock.lock();
+                if (now) {
+                    lock.unlockNow();
+                } else {
+                    lock.unlock();
+                }
+            });
+            peer.welcome();
+            peer.grant(60_000);
+            peer.expect(Codes.RELEASE);
+            peer.hangUp();
+            unlocked.result();
+        }
+    }
+
+    @Test
+    void a_release_of_a_kept_hold_that_the_store_has_yet_to_confirm_continues() {
+        SidecarLock lock = client.lock("k", LockOptions.defaults().keep(Duration.ofMinutes(10)));
+        Background<Void> unlocked = running(() -> {
+            lock.lock();
+            lock.unlockNow();
+        });
+        peer.welcome();
+        peer.grant(60_000);
+        peer.say(7, peer.expect(Codes.RELEASE).get(1), "the store does not answer");
+        unlocked.result();
+    }
+
+    @Test
     void a_kept_grant_that_nobody_wants_is_not_kept() {
         Background<Lease> lease = background(() -> client.lease("k", LockOptions.defaults().keep(Duration.ofMinutes(10))));
         peer.welcome();
