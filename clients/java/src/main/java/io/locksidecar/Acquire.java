@@ -9,6 +9,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.atomic.AtomicReferenceFieldUpdater;
+import java.util.function.Consumer;
 import java.util.stream.IntStream;
 
 /**
@@ -16,7 +17,7 @@ import java.util.stream.IntStream;
  * allows, but only a short time with a daemon that fails it. It runs on the thread that brings the next event, and none
  * of its methods blocks. Its outcome is set once. A caller that gives it up is told if the grant was first.
  */
-final class Acquire extends Wait {
+final class Acquire extends Wait implements Consumer<Object> {
     /** How often in a row a new connection may end at once, or a grant come too late. */
     private static final int CUTS = 3;
     /** A time for connecting, in nanoseconds, from which on it is subtracted from the wait. */
@@ -80,7 +81,8 @@ final class Acquire extends Wait {
         boolean bound = handleOwner != null || options.byThread;
         long thread = Owner.ofThread();
         long owner = named ? options.owner.number : handleOwner != null ? handleOwner : bound ? thread : Owner.next();
-        Site site = Site.here(link, thread, by, bound, named);
+        Thread here = Thread.currentThread();
+        Site site = new Site(thread, new WeakReference<>(here), by, bound, named, Election.termIn(here, link));
         WeakReference<?> keeper = named ? new WeakReference<>(options.owner) : bound ? site.inThread() : null;
         boolean permit = keys.permits > 0; // it has a lease, which hears of the loss, and waits for no other hold
         return new Acquire(link, new Terms(
@@ -119,11 +121,13 @@ final class Acquire extends Wait {
             began = System.nanoTime();
             long patience = began + link.setup.patience();
             long until = end == null || end - patience > 0 ? patience : end;
-            link.dial(until, this::dialled);
+            link.dial(until, this);
         }
     }
 
-    private void dialled(Object made) {
+    /** Continues with a connection, or ends with the exception for which there is none. */
+    @Override
+    public void accept(Object made) {
         if (made instanceof Conn conn) {
             connected(conn);
         } else {

@@ -43,18 +43,18 @@ final class BootClock {
 
     /** Returns the time in nanoseconds; never an earlier time than the true one. */
     long now() {
-        return nano.getAsLong() + current().high;
+        long n = nano.getAsLong();
+        return n + current(n).high;
     }
 
     /** Returns the time in nanoseconds; never a later time than the true one. */
     long floor() {
-        Sync s = current();
-        return nano.getAsLong() + s.low;
+        return nano.getAsLong() + current(nano.getAsLong()).low;
     }
 
-    private Sync current() {
+    /** Returns the offset for this time of nano, measured again if that is due. */
+    private Sync current(long n) {
         Sync s = sync;
-        long n = nano.getAsLong();
         long apart = wall.getAsLong() - n - s.drift;
         if (apart > APART || apart < -APART || n - s.at > AGAIN) {
             return measure(s);

@@ -19,7 +19,7 @@ final class Call extends Wait {
     /** The connection that has it; null before that. */
     volatile Conn conn;
     /** The request's id; guarded by mu of conn. */
-    long id;
+    Long id;
     /** The grant is no longer wanted; guarded by mu of conn. */
     boolean abandoned;
     /** System.nanoTime until which an answer is expected; null for no limit. */

@@ -269,8 +269,7 @@ final class Conn {
             mu.lock();
             try (mu) {
                 if (i == 0) {
-                    looking.addAll(caughtUp);
-                    caughtUp.clear();
+                    move(caughtUp, looking);
                 }
                 if (n < 0) {
                     throw new UnavailableException(Code.CLOSED, "the daemon closed the connection");
@@ -278,8 +277,7 @@ final class Conn {
                 more = incoming.apply();
                 if (!more) {
                     hangs = sweep(seen);
-                    told.addAll(looking);
-                    looking.clear();
+                    move(looking, told);
                 }
                 lastWords(out.failed);
             }
@@ -287,6 +285,13 @@ final class Conn {
         }
         if (hangs) {
             die(link.silent(), "connection");
+        }
+    }
+
+    private static void move(List<Runnable> from, List<Runnable> to) {
+        if (!from.isEmpty()) {
+            to.addAll(from);
+            from.clear();
         }
     }
 
@@ -305,7 +310,9 @@ final class Conn {
      * arrived at seen was read. Returns whether the daemon hangs. mu is held.
      */
     private boolean sweep(long seen) {
-        holds.lapse(seen).forEach(this::giveBack); // a statement may have arrived since
+        if (seen >= holds.soonest) { // a statement may have arrived since
+            holds.lapse(seen).forEach(this::giveBack);
+        }
         long t = System.nanoTime();
         if (t - lookAt >= 0) {
             lookAt = t + LOOK;
@@ -363,12 +370,10 @@ final class Conn {
 
     private void expire(long t) {
         for (Call c : List.copyOf(pending.values())) {
-            if (c.limit == null || t - c.limit <= 0 || c.abandoned) {
-                continue;
-            }
-            if (c.asker != null) { // it has to be withdrawn
+            boolean late = c.limit != null && t - c.limit > 0 && !c.abandoned;
+            if (late && c.asker != null) { // it has to be withdrawn
                 told.add(() -> c.asker.giveUp(link.silent()));
-            } else {
+            } else if (late) {
                 pending.remove(c.id);
                 finish(c, Answer.failed(link.silent()));
             }
@@ -475,10 +480,8 @@ final class Conn {
             }
             pending.clear();
             leaving.clear();
-            told.addAll(looking);
-            told.addAll(caughtUp);
-            looking.clear();
-            caughtUp.clear();
+            move(looking, told);
+            move(caughtUp, told);
         }
         wakeReader();
         io.poke();

@@ -67,6 +67,8 @@ final class Hold {
     final WeakReference<?> keeper;
     /** The place where it was acquired, if one thread is expected to release it; else null. */
     final Holds.Site site;
+    /** Its key and the thread of the site; null without a site. */
+    final Id inThread;
     /** For how many milliseconds after the grant it is kept, even if it is released; 0 for not. */
     final long keep;
     /** The handle or lease that alone can release it; null if others can, or before it is known. */
@@ -106,6 +108,7 @@ final class Hold {
         this.keep = terms.options().keep;
         this.keeper = terms.keeper();
         this.site = terms.site() == null || terms.site().named() ? null : terms.site();
+        this.inThread = site == null ? null : Id.lock(id.key, site.thread());
     }
 
     /** Records what can release it: the lease alone, unless its owner has a name or is the thread. */

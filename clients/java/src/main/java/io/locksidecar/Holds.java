@@ -2,6 +2,7 @@ package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
 import java.lang.ref.WeakReference;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -35,8 +36,9 @@ final class Holds {
      * lost comes first.
      */
     Hold inTheWay(Hold.Id wanted, Site site) {
-        Hold doubtful = table.inTheWay(wanted, site, hold -> !hold.owned());
-        return doubtful != null ? doubtful : table.inTheWay(wanted, site, hold -> true);
+        Hold any = table.inTheWay(wanted, site, hold -> true);
+        Hold doubtful = any == null ? null : table.inTheWay(wanted, site, hold -> !hold.owned());
+        return doubtful != null ? doubtful : any;
     }
 
     /** Records that a hold's validity was stated. */
@@ -109,9 +111,6 @@ final class Holds {
 
     /** Ends the holds whose stated validity is over, and returns them. */
     List<Hold> lapse(long now) {
-        if (now < soonest) {
-            return List.of();
-        }
         List<Hold> over = table.all.values().stream().filter(h -> now >= h.valid).toList();
         over.forEach(h -> lose(h, h.reasonAt(now)));
         soonest = table.all.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
@@ -129,12 +128,6 @@ final class Holds {
      * @param term the hold of the same client's term in whose onElected the thread is; null in none
      */
     record Site(long thread, WeakReference<Thread> inThread, Object handle, boolean bound, boolean named, Hold term) {
-        /** Returns a place in the current thread, which has this number, of an acquire by that client. */
-        static Site here(Link link, long thread, Object handle, boolean bound, boolean named) {
-            Thread here = Thread.currentThread();
-            return new Site(thread, new WeakReference<>(here), handle, bound, named, Election.termIn(here, link));
-        }
-
         /** Returns the exception for an acquire that would wait for a hold of its own thread. */
         static LockException alreadyHeld(Hold hold) {
             return new LockException(Code.ALREADY_HELD, "key \"" + hold.id.key
@@ -148,10 +141,6 @@ final class Holds {
         private final Map<Hold.Id, Hold> all = new HashMap<>();
         private final Map<Hold.Id, List<Hold>> bySite = new HashMap<>();
 
-        private static Hold.Id siteOf(Hold hold) {
-            return Hold.Id.lock(hold.id.key, hold.site.thread());
-        }
-
         Hold get(Hold.Id id) {
             return all.get(id);
         }
@@ -163,7 +152,7 @@ final class Holds {
                 removeSite(before);
             }
             if (hold.site != null) {
-                bySite.merge(siteOf(hold), List.of(hold), (old, one) -> Stream.of(one, old).flatMap(List::stream).toList());
+                bySite.merge(hold.inThread, List.of(hold), (old, one) -> Stream.of(one, old).flatMap(List::stream).toList());
             }
         }
 
@@ -175,17 +164,15 @@ final class Holds {
 
         private void removeSite(Hold hold) {
             if (hold.site != null) {
-                bySite.computeIfPresent(siteOf(hold), (id, some) -> without(some, hold));
+                List<Hold> some = bySite.remove(hold.inThread);
+                if (some != null && (some.size() > 1 || some.get(0) != hold)) {
+                    bySite.put(hold.inThread, some.stream().filter(one -> one != hold).toList());
+                }
             }
         }
 
-        private static List<Hold> without(List<Hold> some, Hold hold) {
-            boolean last = some.size() == 1 && some.get(0) == hold;
-            return last ? null : some.stream().filter(one -> one != hold).toList();
-        }
-
         List<Hold> inThread(String key, long thread) {
-            return bySite.getOrDefault(Hold.Id.lock(key, thread), List.of());
+            return bySite.isEmpty() ? Collections.emptyList() : bySite.getOrDefault(Hold.Id.lock(key, thread), List.of());
         }
 
         /**

@@ -120,7 +120,7 @@ final class Incoming {
             LostException loss = taken(c);
             answer = loss == null ? answer : Answer.failed(loss);
         }
-        conn.pending.remove(id);
+        conn.pending.remove(c.id);
         conn.finish(c, answer);
         if (c.target != null) { // a cancel: its target was answered before, or never arrived
             conn.pending.remove(c.target.id);
@@ -155,7 +155,8 @@ final class Incoming {
             case Codes.INSPECT -> c.inspection = Inspection.read(b, fields);
             default -> { // every other success that this client asks for begins with a number
                 need(fields, 1);
-                return new Answer(Codes.OK, "", Msgpack.getCount(b), null);
+                long number = Msgpack.getCount(b);
+                return number == 0 ? Answer.OK : new Answer(Codes.OK, "", number, null);
             }
         }
         return Answer.OK;

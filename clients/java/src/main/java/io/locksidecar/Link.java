@@ -202,11 +202,11 @@ final class Link {
     }
 
     /** Calls take for each of all, even if it throws for some; then throws the first exception. */
-    static <T> void each(Iterable<T> all, Consumer<T> take) {
+    static <T> void each(List<T> all, Consumer<T> take) {
         Runnable first = null;
-        for (T one : all) {
+        for (int i = 0; i < all.size(); i++) {
             try {
-                take.accept(one);
+                take.accept(all.get(i));
             } catch (RuntimeException | Error e) {
                 first = first != null ? first : () -> {
                     throw e;

@@ -53,10 +53,10 @@ final class Outbox {
     }
 
     /**
-     * Begins a frame whose array has count entries, and returns the buffer for them. It takes so many bytes more than most.
+     * Begins the frame of a request with so many fields, and returns the buffer for them. It takes so many bytes more than most.
      * mu is held.
      */
-    ByteBuffer begin(int count, int more) {
+    ByteBuffer begin(int op, long id, int fields, int more) {
         takeBack();
         int room = FRAME + more;
         if (out.remaining() < room) {
@@ -67,7 +67,9 @@ final class Outbox {
         begun = out.position();
         open = true;
         out.position(begun + 4);
-        Msgpack.putArray(out, count);
+        Msgpack.putArray(out, 2 + fields);
+        Msgpack.putLong(out, op);
+        Msgpack.putLong(out, id);
         return out;
     }
 

@@ -55,7 +55,7 @@ public final class Owner {
     }
 
     /** Returns the number of the current thread, which may be a virtual one, for as long as it lives. */
-    static long ofThread() {
+    static Long ofThread() {
         return THREADS.get();
     }
 

@@ -6,6 +6,7 @@ import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.Consumer;
+import java.util.stream.Stream;
 
 /**
  * The requests of callers on a connection. Each changes the records of holds and waits, and adds its frame, in one step
@@ -21,8 +22,7 @@ final class Requests {
     private static final int FRAME = 32;
     private static final int ENTRY = 13;
     /** The number of fields of an acquire without optional ones. */
-    private static final int ACQUIRE = 8;
-    private static final byte[] NO_TEXT = {};
+    private static final int ACQUIRE = 6;
 
     private final Conn conn;
     private long ids; // guarded by conn.mu
@@ -35,8 +35,8 @@ final class Requests {
     void hello(byte[] name, byte[] label) {
         conn.mu.lock();
         try (conn.mu) {
-            ByteBuffer b = conn.out.begin(6, 0);
-            put(b, Codes.HELLO, ++ids, Codes.VERSION, Codes.VERSION);
+            ByteBuffer b = conn.out.begin(Codes.HELLO, ++ids, 4, 0);
+            put(b, Codes.VERSION, Codes.VERSION);
             Msgpack.putText(b, name);
             Msgpack.putText(b, label);
             conn.out.end();
@@ -94,8 +94,7 @@ final class Requests {
     }
 
     private void frame(int op, long id, byte[] key, long... fields) {
-        ByteBuffer b = conn.out.begin(2 + (key == null ? 0 : 1) + fields.length, 0);
-        put(b, op, id);
+        ByteBuffer b = conn.out.begin(op, id, (key == null ? 0 : 1) + fields.length, 0);
         if (key != null) {
             Msgpack.putText(b, key);
         }
@@ -153,7 +152,6 @@ final class Requests {
         if (loss != null) {
             return loss;
         }
-        Hold[] found = new Hold[wanted.length];
         Hold[] inTheWay = null;
         int blocked = 0;
         boolean all = true;
@@ -179,7 +177,6 @@ final class Requests {
                 return new NotAcquiredException(Code.UPGRADE, "lock \"" + hold.id.key
                         + "\" is held shared by this owner; an exclusive hold could never be granted");
             }
-            found[i] = hold;
             all &= hold != null;
         }
         if (any) {
@@ -189,6 +186,7 @@ final class Requests {
         if (!all) {
             return null; // the daemon re-enters those that are held: it can tell whether all are, at one moment
         }
+        Hold[] found = Stream.of(wanted).map(conn.holds.table::get).toArray(Hold[]::new);
         if (a.take(found)) {
             for (Hold hold : found) {
                 hold.count(a.terms.options().shared, 1);
@@ -209,8 +207,7 @@ final class Requests {
         Call c = new Call(keys.op, a, null, wanted);
         int optional = options.keep != 0 ? 3 : trace != null ? 2 : keys.permits > 0 ? 1 : 0; // permits, traceparent, keep
         int fields = keys.many() && trace != null ? ACQUIRE + 1 : ACQUIRE + optional; // several keys have only the second
-        ByteBuffer b = conn.out.begin(fields, keys.text.length * (Codes.MAX_KEY + 3));
-        put(b, c.op, ids + 1);
+        ByteBuffer b = conn.out.begin(c.op, ids + 1, fields, keys.text.length * (Codes.MAX_KEY + 3));
         if (keys.many()) {
             Msgpack.putArray(b, keys.text.length);
         }
@@ -223,7 +220,7 @@ final class Requests {
             Msgpack.putLong(b, keys.permits);
         }
         if (optional > 1) {
-            Msgpack.putText(b, trace == null ? NO_TEXT : trace);
+            Msgpack.putText(b, trace == null ? new byte[0] : trace);
         }
         if (optional > 2) {
             Msgpack.putLong(b, options.keep);
@@ -280,7 +277,9 @@ final class Requests {
                 conn.holds.releasedQuietly(hold);
                 left = Left.SENT;
             } else if (left == null) {
-                left = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
+                Call c = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
+                c.frees = flags == Codes.NOW && hold.keep != 0;
+                left = c;
             } else if (left == Left.STILL_HELD) {
                 left = lower(hold, then);
             }
@@ -322,8 +321,7 @@ final class Requests {
 
     private Call releaseMany(List<Hold> some, Consumer<Call> then) {
         Call c = new Call(Codes.RELEASE_MANY, null, then, some.toArray(Hold[]::new));
-        ByteBuffer b = conn.out.begin(5, some.size() * (Codes.MAX_KEY + ENTRY));
-        put(b, Codes.RELEASE_MANY, begun(c));
+        ByteBuffer b = conn.out.begin(Codes.RELEASE_MANY, begun(c), 3, some.size() * (Codes.MAX_KEY + ENTRY));
         Msgpack.putArray(b, some.size());
         for (Hold hold : some) {
             Msgpack.putArray(b, 2);

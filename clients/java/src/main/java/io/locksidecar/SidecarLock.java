@@ -155,7 +155,7 @@ public final class SidecarLock implements Lock {
         if (!ownsByHandle()) {
             return got(waiting, wait, null) != null;
         }
-        long thread = Owner.ofThread();
+        Long thread = Owner.ofThread();
         Long owner = handle.owners.get(thread);
         boolean begun = owner == null;
         Hold hold = null;
@@ -228,15 +228,16 @@ public final class SidecarLock implements Lock {
     }
 
     private void release(int flags) {
-        Hold hold = find();
+        Long thread = Owner.ofThread();
+        Hold hold = find(thread);
         try {
             if (hold == null || !hold.release(options.shared, flags)) {
                 NotHeldException why = notHeld();
                 throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
             }
         } finally {
-            if (hold != null && hold.over && (hold.lost == null || find() == null)) {
-                handle.owners.remove(Owner.ofThread()); // released, or lost and unlocked as often as it was acquired
+            if (hold != null && hold.over && (hold.lost == null || find(thread) == null)) {
+                handle.owners.remove(thread); // released, or lost and unlocked as often as it was acquired
             }
         }
     }
@@ -259,7 +260,7 @@ public final class SidecarLock implements Lock {
      * @return whether it is held
      */
     public boolean isHeldByOwner() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         return hold != null && hold.held();
     }
 
@@ -281,7 +282,7 @@ public final class SidecarLock implements Lock {
      * @return the number of unlocks that are due
      */
     public int holdCount() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         return hold == null ? 0 : hold.count(options.shared);
     }
 
@@ -325,7 +326,7 @@ public final class SidecarLock implements Lock {
      * @return the time; zero when this owner does not hold the lock
      */
     public Duration remaining() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         return hold == null ? Duration.ZERO : Duration.ofNanos(hold.remaining());
     }
 
@@ -337,7 +338,7 @@ public final class SidecarLock implements Lock {
      * @return the time, zero after the end or a loss; empty if the lock does not end by itself, or is not held
      */
     public Optional<Duration> fixedEnd() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         return hold == null ? Optional.empty() : hold.untilEnd();
     }
 
@@ -358,15 +359,14 @@ public final class SidecarLock implements Lock {
     }
 
     /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
-    private Hold find() {
-        long thread = Owner.ofThread();
+    private Hold find(Long thread) {
         Long owner = options.owner != null ? (Long) options.owner.number
-                : options.byThread ? (Long) thread : handle.owners.get(thread);
+                : options.byThread ? thread : handle.owners.get(thread);
         return owner == null ? null : link.hold(Hold.Id.lock(keys.text[0], owner));
     }
 
     private Hold mine() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         if (hold == null) {
             throw notHeld();
         }
@@ -384,7 +384,7 @@ public final class SidecarLock implements Lock {
 
     @Override
     public String toString() {
-        Hold hold = find();
+        Hold hold = find(Owner.ofThread());
         return "SidecarLock[" + key() + (options.shared ? ", shared" : "")
                 + (hold != null && hold.owned() ? ", held by this owner]" : "]");
     }
