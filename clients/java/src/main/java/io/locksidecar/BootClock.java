@@ -28,6 +28,8 @@ final class BootClock {
     /** low ≤ true time − nanoTime ≤ high, and drift is wall clock − nanoTime, both at the measurement. */
     private record Sync(long low, long high, long drift, long at) {}
 
+    /** Is held during a measurement. Its callers may hold other locks. */
+    final Mutex mu = new Mutex();
     private final LongSupplier nano;
     private final LongSupplier wall;
     private final LongSupplier uptime;
@@ -57,12 +59,15 @@ final class BootClock {
         Sync s = sync;
         long apart = wall.getAsLong() - n - s.drift;
         if (apart > APART || apart < -APART || n - s.at > AGAIN) {
-            return measure(s);
+            mu.lock();
+            try (mu) {
+                return measure(s);
+            }
         }
         return s;
     }
 
-    private synchronized Sync measure(Sync old) {
+    private Sync measure(Sync old) {
         if (sync != old) {
             return sync; // another thread was quicker
         }
@@ -98,21 +103,20 @@ final class BootClock {
     }
 
     private static LongSupplier uptimeFile() {
-        RandomAccessFile file;
         try {
-            file = new RandomAccessFile("/proc/uptime", "r"); // a channel would be interruptible
+            RandomAccessFile file = new RandomAccessFile("/proc/uptime", "r"); // a channel would be interruptible
+            byte[] text = new byte[64];
+            return () -> { // called under the clock's lock
+                try {
+                    file.seek(0);
+                    return parse(text, file.read(text));
+                } catch (IOException e) {
+                    return -1;
+                }
+            };
         } catch (IOException | SecurityException e) {
             return null;
         }
-        byte[] text = new byte[64];
-        return () -> { // called under the clock's monitor
-            try {
-                file.seek(0);
-                return parse(text, file.read(text));
-            } catch (IOException e) {
-                return -1;
-            }
-        };
     }
 
     /** Reads "12345.67 …" as nanoseconds; −1 if it is something else. */
@@ -120,11 +124,9 @@ final class BootClock {
         String s = new String(text, 0, Math.max(0, n), StandardCharsets.US_ASCII);
         int space = s.indexOf(' ');
         int dot = s.indexOf('.');
-        if (dot < 1 || space != dot + 3) {
-            return -1;
-        }
         try {
-            return (Long.parseLong(s, 0, dot, 10) * 100 + Long.parseLong(s, dot + 1, space, 10)) * TICK;
+            return dot < 1 || space != dot + 3 ? -1
+                    : (Long.parseLong(s, 0, dot, 10) * 100 + Long.parseLong(s, dot + 1, space, 10)) * TICK;
         } catch (NumberFormatException e) {
             return -1;
         }

@@ -254,7 +254,7 @@ final class Conn {
                     "the connection to the daemon at " + link.setup.path() + " failed: " + e.getMessage(), e), "connection");
         } catch (RuntimeException | Error e) {
             Link.LOG.log(System.Logger.Level.ERROR, "locksidecar cannot read its connection", e);
-            link.fail(new UnavailableException(Code.CLOSED, "the client failed: " + e, e), "connection");
+            die(new UnavailableException(Code.CLOSED, "the client failed: " + e, e), "connection");
         }
     }
 

@@ -136,13 +136,9 @@ public record Inspection(
         }
 
         private String here() {
-            if (session == 0) {
-                return fence == 0 ? "this host" : "a kept lock of user " + uid;
-            }
-            if (pid == 0) {
-                return client.isEmpty() ? "session " + session : client;
-            }
-            return "process " + pid + (client.isEmpty() ? "" : " (" + client + ")");
+            return session == 0 ? fence == 0 ? "this host" : "a kept lock of user " + uid
+                    : pid == 0 ? client.isEmpty() ? "session " + session : client
+                    : "process " + pid + (client.isEmpty() ? "" : " (" + client + ")");
         }
     }
 }

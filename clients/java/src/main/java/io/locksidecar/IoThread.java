@@ -179,14 +179,9 @@ final class IoThread extends Thread {
 
         static Path byDefault(Map<String, String> env, boolean root) {
             String named = env.getOrDefault(VARIABLE, "");
-            if (!named.isEmpty()) {
-                return Path.of(named);
-            }
-            String runtime = env.getOrDefault("XDG_RUNTIME_DIR", "");
-            if (!root && !runtime.isEmpty()) {
-                return Path.of(runtime, "locksidecar", "locksidecar.sock");
-            }
-            return Path.of(SYSTEM);
+            String runtime = root ? "" : env.getOrDefault("XDG_RUNTIME_DIR", "");
+            Path unnamed = runtime.isEmpty() ? Path.of(SYSTEM) : Path.of(runtime, "locksidecar", "locksidecar.sock");
+            return named.isEmpty() ? unnamed : Path.of(named);
         }
 
         /** Returns advice for the case that there is no daemon at path. */

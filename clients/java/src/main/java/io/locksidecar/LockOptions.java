@@ -187,12 +187,8 @@ public final class LockOptions {
         return Math.max(0, Math.min(millis, Codes.MAX_WAIT));
     }
 
-    /** Returns a duration that is not negative, in nanoseconds. */
+    /** Returns a duration that is not negative, in nanoseconds; so many at most that a System.nanoTime can be added. */
     static long nanos(Duration d) {
-        try {
-            return d.toNanos();
-        } catch (ArithmeticException e) {
-            return Long.MAX_VALUE / 4;
-        }
+        return d.getSeconds() < Long.MAX_VALUE / 4_000_000_000L ? d.toNanos() : Long.MAX_VALUE / 4;
     }
 }

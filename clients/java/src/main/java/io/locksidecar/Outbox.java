@@ -109,7 +109,7 @@ final class Outbox {
                 return;
             }
             writing = true;
-            if (gather && crowd > 1) {
+            if (gather && crowd > 1 && !Wait.isVirtual(Thread.currentThread())) { // that one might not run again for long
                 conn.mu.unlock();
                 Thread.yield();
                 conn.mu.lock();
@@ -130,9 +130,7 @@ final class Outbox {
 
     /** Continues writing where callers stopped; true when the socket accepts no more. Only the reader calls it. mu is held. */
     boolean goOn() {
-        if (!stuck) {
-            return false;
-        }
+        boolean mine = stuck;
         while (stuck) {
             ByteBuffer b = rest == null ? take() : rest;
             rest = null;
@@ -141,7 +139,7 @@ final class Outbox {
                 return true;
             }
         }
-        writing = false;
+        writing &= !mine;
         return false;
     }
 
