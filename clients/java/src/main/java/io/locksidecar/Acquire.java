@@ -69,17 +69,17 @@ final class Acquire extends Wait implements Consumer<Object> {
     private final AtomicReference<Acquire> rest = new AtomicReference<>();
 
     /**
-     * Makes an acquire by the owner of the options, which may be the current thread; without one, by this owner that a handle
-     * has in the current thread, or if that is null by a new owner. If then is null, the current thread is about to wait for it;
+     * Makes an acquire by the owner of the options, which may be the current thread, of this number; without one, by this owner
+     * that a handle has in the current thread, or if that is null by a new owner. If then is null, the current thread is about to wait for it;
      * the string of by names it in messages.
      */
-    static Acquire of(Link link, Keys keys, LockOptions options, long wait, Object by, Long handleOwner, Runnable then) {
+    static Acquire of(
+            Link link, Keys keys, LockOptions options, long wait, Object by, long thread, Long handleOwner, Runnable then) {
         if (keys.many() && options.keep != 0) { // the protocol has no such field, and the daemon would ignore it
             throw new LockException(Code.INVALID, keys + ": only a lock of one key can be kept");
         }
         boolean named = options.owner != null;
         boolean bound = handleOwner != null || options.byThread;
-        long thread = Owner.ofThread();
         long owner = named ? options.owner.number : handleOwner != null ? handleOwner : bound ? thread : Owner.next();
         Thread here = Thread.currentThread();
         Site site = new Site(thread, new WeakReference<>(here), by, bound, named, Election.termIn(here, link));
@@ -444,7 +444,8 @@ final class Acquire extends Wait implements Consumer<Object> {
         private final Acquire acquire;
 
         Future(Link link, Keys keys, LockOptions options, long wait) {
-            this.acquire = Acquire.of(link, keys, options, wait, null, null, () -> link.execute(this::deliver));
+            this.acquire = Acquire.of(
+                    link, keys, options, wait, null, Owner.ofThread(), null, () -> link.execute(this::deliver));
             whenComplete((lease, e) -> acquire.giveUp(null));
             acquire.start();
         }

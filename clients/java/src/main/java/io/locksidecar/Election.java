@@ -383,7 +383,7 @@ public final class Election implements AutoCloseable {
     private boolean ask() {
         mu.lock();
         try (mu) {
-            asking = stopped ? null : Acquire.of(link, key, options, -1, "Election[" + key() + "]", null, null);
+            asking = stopped ? null : Acquire.of(link, key, options, -1, "Election[" + key() + "]", Owner.ofThread(), null, null);
             return asking != null;
         }
     }

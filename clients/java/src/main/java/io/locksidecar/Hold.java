@@ -309,8 +309,7 @@ final class Hold {
 
     /** Returns the exception for an acquire in its thread through another handle. */
     LostException lossInThread() {
-        return new LostException(
-                this + " was lost: " + lost + "; its handle (" + site.handle() + ", fence " + fence
+        return new LostException(this + " was lost: " + lost + "; its handle (" + site.handle() + ", fence " + fence
                         + ") must release it before this thread can acquire it again",
                 id.key, fence, lost);
     }

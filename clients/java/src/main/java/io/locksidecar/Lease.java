@@ -386,8 +386,7 @@ public final class Lease implements AutoCloseable {
     }
 
     private CompletableFuture<Void> releaseAsync(int flags) {
-        Hold doubtful = closed ? null
-                : Stream.of(holds).filter(h -> !h.over && !h.owned()).findFirst().orElse(null);
+        Hold doubtful = closed ? null : Stream.of(holds).filter(h -> !h.over && !h.owned()).findFirst().orElse(null);
         if (doubtful == null) {
             return sendAsync(flags);
         }

@@ -26,8 +26,7 @@ final class Link {
     private record Dial(long until, Consumer<Object> then) {}
 
     /** The settings of a client; times are in nanoseconds. The executor and the listener may be null. */
-    record Setup(
-            Path path, String name, String label, long timeout, long patience, boolean confirm, Executor executor,
+    record Setup(Path path, String name, String label, long timeout, long patience, boolean confirm, Executor executor,
             Consumer<LostException> onLost, Supplier<String> traceparent) {}
 
     /** Length of a traceparent, in characters. */

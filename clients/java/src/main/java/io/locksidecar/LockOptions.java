@@ -14,8 +14,7 @@ import java.util.function.Consumer;
  * }</pre>
  */
 public final class LockOptions {
-    private static final LockOptions DEFAULTS =
-            new LockOptions(0, false, false, null, false, null, 0, null);
+    private static final LockOptions DEFAULTS = new LockOptions(0, false, false, null, false, null, 0, null);
 
     /** In milliseconds; 0 for the daemon's default. */
     final long ttl;

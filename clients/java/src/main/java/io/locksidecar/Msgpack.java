@@ -40,10 +40,13 @@ final class Msgpack {
     static void putText(ByteBuffer b, byte[] utf8) {
         if (utf8.length < 32) {
             b.put((byte) (0xa0 | utf8.length));
+            for (byte one : utf8) { // the buffer's own way to copy calls into the virtual machine
+                b.put(one);
+            }
         } else {
             sized(b, 0xd9, log(utf8.length), utf8.length);
+            b.put(utf8);
         }
-        b.put(utf8);
     }
 
     /** Returns the binary logarithm of the number of bytes that v takes without a sign: 0 to 3. */

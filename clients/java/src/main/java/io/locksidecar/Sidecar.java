@@ -506,7 +506,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     private Acquire begin(Keys keys, LockOptions options, long wait) {
-        return Acquire.of(link, keys, options, wait, "Lease", null, null);
+        return Acquire.of(link, keys, options, wait, "Lease", Owner.ofThread(), null, null);
     }
 
     /**

@@ -152,10 +152,10 @@ public final class SidecarLock implements Lock {
 
     /** Acquires as this owner; false if another owner has the lock. A wait without bound (-1) throws instead. */
     private <E extends Exception> boolean acquire(long wait, Waiting<E> waiting) throws E {
-        if (!ownsByHandle()) {
-            return got(waiting, wait, null) != null;
-        }
         Long thread = Owner.ofThread();
+        if (!ownsByHandle()) {
+            return got(waiting, wait, thread, null) != null;
+        }
         Long owner = handle.owners.get(thread);
         boolean begun = owner == null;
         Hold hold = null;
@@ -164,7 +164,7 @@ public final class SidecarLock implements Lock {
                 owner = Owner.next();
                 handle.owners.put(thread, owner);
             }
-            hold = got(waiting, wait, owner);
+            hold = got(waiting, wait, thread, owner);
             if (hold != null) {
                 hold.by = handle.ref;
             }
@@ -176,8 +176,8 @@ public final class SidecarLock implements Lock {
         }
     }
 
-    private <E extends Exception> Hold got(Waiting<E> waiting, long wait, Long handleOwner) throws E {
-        Acquire a = waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, handleOwner, null));
+    private <E extends Exception> Hold got(Waiting<E> waiting, long wait, Long thread, Long handleOwner) throws E {
+        Acquire a = waiting.outcome(Acquire.of(link, keys, options, wait, handle.ref, thread, handleOwner, null));
         Hold hold = a.hold();
         if (hold == null && wait < 0) {
             throw a.notAcquired();

@@ -151,7 +151,7 @@ public final class SidecarSemaphore {
     }
 
     private Acquire begin(long wait) {
-        return Acquire.of(link, keys, options, wait, this, null, null);
+        return Acquire.of(link, keys, options, wait, this, Owner.ofThread(), null, null);
     }
 
     /**

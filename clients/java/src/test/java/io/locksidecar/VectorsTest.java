@@ -142,7 +142,7 @@ class VectorsTest extends OnPeer {
             options = n[2] == 0 ? options : options.ttl(Duration.ofMillis(n[2]));
             Object keep = v.fields.get("keep");
             options = keep == null ? options : options.keep(Duration.ofMillis((Long) keep));
-            Acquire.of(client.link, keys, n[3] == 0 ? options : options.fixed(), n[1], "test", n[0], null).start();
+            Acquire.of(client.link, keys, n[3] == 0 ? options : options.fixed(), n[1], "test", Owner.ofThread(), n[0], null).start();
         }
         assertArrayEquals(v.frame, peer.frame());
     }
