@@ -179,12 +179,9 @@ final class Requests {
             }
             all &= hold != null;
         }
-        if (any) {
-            return null; // the daemon chooses the key
-        }
-        a.inTheWay = inTheWay;
-        if (!all) {
-            return null; // the daemon re-enters those that are held: it can tell whether all are, at one moment
+        a.inTheWay = any && blocked < wanted.length ? null : inTheWay; // it would not wait for itself alone
+        if (any || !all) {
+            return null; // the daemon chooses the key, or re-enters those that are held: it knows all of one moment
         }
         Hold[] found = Stream.of(wanted).map(conn.holds.table::get).toArray(Hold[]::new);
         if (a.take(found)) {

@@ -186,6 +186,24 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
+    void one_of_several_does_not_wait_for_writers_that_all_wait_for_this_thread() throws InterruptedException {
+        Sidecar client = connect();
+        Sidecar other = connect();
+        LockOptions shared = LockOptions.defaults().shared();
+        List<String> keys = List.of(key + "1", key + "2");
+        for (String one : keys) {
+            client.lease(one, shared); // closed with the client
+        }
+        Background<Lease> writer = background(() -> other.lease(key + "1"));
+        untilWaiting(client, key + "1", 1);
+        client.leaseAny(keys, shared).close(); // no writer waits for the other key
+        Background<Lease> second = background(() -> other.lease(key + "2"));
+        untilWaiting(client, key + "2", 1);
+        Until.refused(Code.ALREADY_HELD, () -> client.tryLeaseAny(keys, Duration.ofSeconds(20), shared));
+        assertFalse(writer.isDone() || second.isDone());
+    }
+
+    @Test
     void many_that_time_out_or_are_given_up_leave_nothing() throws InterruptedException {
         Sidecar client = connect();
         Sidecar other = connect();
