@@ -70,8 +70,8 @@ final class Acquire extends Wait implements Consumer<Object> {
 
     /**
      * Makes an acquire by the owner of the options, which may be the current thread, of this number; without one, by this owner
-     * that a handle has in the current thread, or if that is null by a new owner. If then is null, the current thread is about to wait for it;
-     * the string of by names it in messages.
+     * that a handle has in the current thread, or if that is null by a new owner. If then is null, the current thread is about
+     * to wait for it; the string of by names it in messages.
      */
     static Acquire of(
             Link link, Keys keys, LockOptions options, long wait, Object by, long thread, Long handleOwner, Runnable then) {

@@ -26,7 +26,7 @@ final class Call extends Wait {
     Long limit;
     /** The grant became the outcome of its asker. */
     boolean taken;
-    /** A release that frees at once what would be kept otherwise, also by the end of the connection; written before it is sent. */
+    /** A release of a hold that the end of the connection would keep; set before it is sent. */
     boolean frees;
     /** For a release-many: one code per hold. */
     int[] codes;
