@@ -38,7 +38,9 @@ class FailureTest extends OnDaemon {
     static final class Frozen {
         public static void main(String[] args) throws Exception {
             LockOptions options = LockOptions.defaults().ttl(Duration.ofMillis(500)).fixed();
-            SidecarLock lock = Sidecar.create(Path.of(args[0])).lock(args[1], options);
+            Sidecar client = Sidecar.create(Path.of(args[0]));
+            client.tryLease(args[1] + ", to load the classes").orElseThrow().close(); // which can take longer than the TTL
+            SidecarLock lock = client.lock(args[1], options);
             lock.lock();
             System.out.println("held");
             System.in.read();
