@@ -106,7 +106,7 @@ func (w *watch) end() []standstill {
 }
 
 // patient waits until ok returns true, for at most the time most as measured by w. A nil w waits
-// without limit.
+// without limit. The longer patient has waited, the longer it pauses: ok may ask a daemon for much.
 func (w *watch) patient(most time.Duration, ok func() bool) bool {
 	began := time.Now()
 	passed := func() time.Duration { return time.Since(began) }
@@ -118,7 +118,7 @@ func (w *watch) patient(most time.Duration, ok func() bool) bool {
 		if passed() > most {
 			return false
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(min(max(time.Since(began)/20, 20*time.Millisecond), 250*time.Millisecond))
 	}
 	return true
 }

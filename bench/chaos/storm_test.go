@@ -108,7 +108,9 @@ func TestBadFilesAreRefusedWithTheirWords(t *testing.T) {
 		if err := os.WriteFile(file, []byte(f.text(l)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		out, err := exec.Command(s.Bin, "config", "check", "--config", file).CombinedOutput()
+		check := exec.Command(s.Bin, "config", "check", "--config", file)
+		check.Env = append(os.Environ(), raceEnv)
+		out, err := check.CombinedOutput()
 		if err == nil || !f.words.Match(out) {
 			t.Errorf("%s: %v, without %q: %s", f.name, err, f.words, out)
 		}
