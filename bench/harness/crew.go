@@ -27,7 +27,7 @@ func (c *Crew) Run(f Fleet) (*Outcome, error) {
 func (c *Crew) run(f Fleet) (*Outcome, error) {
 	out := &Outcome{}
 	var err error
-	if out.PingPong, err = PingPong(); err != nil {
+	if out.PingPong, err = PingPong(f.Window / 5); err != nil {
 		return nil, err
 	}
 	if err := c.order(f); err != nil {

@@ -60,13 +60,13 @@ func (f Fleet) Run() (*Outcome, error) {
 	return c.Run(f)
 }
 
-// UntilDone calls run. If run has done nothing, and without an error, UntilDone calls it a few
-// times more, or until ctx ends.
+// UntilDone calls run. If run has done nothing, and without an error, UntilDone calls it again, for
+// some seconds, or until ctx ends.
 func UntilDone(ctx context.Context, run func() (*Outcome, error)) (*Outcome, error) {
-	const patience = 40
+	began := time.Now()
 	o, err := run()
-	for tries := 0; tries < patience && err == nil && o.Hist.N() == 0 && o.Errs == 0 &&
-		ctx.Err() == nil; tries++ {
+	for time.Since(began) < patience && err == nil && o.Hist.N() == 0 && o.Errs == 0 &&
+		ctx.Err() == nil {
 		o, err = run()
 	}
 	return o, err
@@ -90,7 +90,7 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 func (w *Watch) During(do func() error) (*Outcome, error) {
 	out := &Outcome{}
 	var err error
-	if out.PingPong, err = PingPong(); err != nil {
+	if out.PingPong, err = PingPong(time.Second); err != nil {
 		return nil, err
 	}
 	own, began := CPU(os.Getpid()), time.Now()

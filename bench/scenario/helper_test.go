@@ -56,8 +56,8 @@ func shortEnv(t *testing.T) *Env {
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	e := &Env{
-		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 20 * time.Millisecond,
-		Window: 100 * time.Millisecond,
+		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 5 * time.Millisecond,
+		Window: 30 * time.Millisecond,
 		Soak:   ShortSoak, Report: &harness.Report{}, Logf: t.Logf,
 		peersErr: exec.ErrNotFound, // the modules of the peers may be missing
 	}

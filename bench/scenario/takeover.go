@@ -59,7 +59,7 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 		defer r.Stop()
 		upstream = "redis://" + r.Addr
 	}
-	pingpong, err := harness.PingPong()
+	pingpong, err := harness.PingPong(e.Window / 5)
 	if err != nil {
 		return nil, err
 	}

@@ -82,8 +82,8 @@ func (b *bill) add(row string, m harness.Metrics) {
 		m["bytes"], m["ops_s"])
 }
 
-// flowMost is the maximum number of windows in which flow waits for something to happen.
-const flowMost = 40
+// flowMost is how long flow waits for something to happen. Only a fault reaches it.
+const flowMost = 30 * time.Second
 
 // flow measures the cost of something that happens meanwhile. counted returns how often it has
 // happened.
@@ -100,7 +100,7 @@ func (b *bill) flow(row string, counted func() (float64, error)) error {
 		var used, took time.Duration
 		after := n
 		// more than one window if the machine was paused
-		for windows := 0; after <= n && windows < flowMost; windows++ {
+		for after <= n && took < flowMost {
 			time.Sleep(b.window)
 			used, took = b.cpu()-cpu, time.Since(began) // without the cost of counting
 			if after, err = counted(); err != nil {
