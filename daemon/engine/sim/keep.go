@@ -282,7 +282,7 @@ func (h *host) noneTooLong() {
 		return
 	}
 	for _, x := range h.detached {
-		if x.until != 0 && h.boot() > x.until+silentSlack {
+		if x.until != 0 && h.boot() > x.until+x.late+silentSlack {
 			h.w.fail("kept", x.id.key, "host %d: fence %d is still detached %d ms after the end of its keep",
 				h.id, x.id.fence, (h.boot()-x.until)/ms)
 		}
