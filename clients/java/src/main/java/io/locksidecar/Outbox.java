@@ -30,7 +30,7 @@ final class Outbox {
     private int begun;
     private boolean open;
     private boolean writing;
-    /** How many callers the last frames that were read have woken. */
+    /** How many callers the last frames that were read have woken. A hint, which may be read without the lock. */
     int crowd;
     /** The reader has to continue writing. */
     private boolean stuck;
@@ -103,13 +103,17 @@ final class Outbox {
      */
     void flush(boolean gather) {
         boolean left = true; // also after an Error
+        boolean virtual = gather && crowd > 1 && Wait.isVirtual(Thread.currentThread());
+        if (virtual) {
+            Thread.yield(); // not while others wait for it to write, because it might not run again for long
+        }
         conn.mu.lock();
         try (conn.mu) {
             if (writing || out.position() == 0) {
                 return;
             }
             writing = true;
-            if (gather && crowd > 1 && !Wait.isVirtual(Thread.currentThread())) { // that one might not run again for long
+            if (gather && crowd > 1 && !virtual) {
                 conn.mu.unlock();
                 Thread.yield();
                 conn.mu.lock();

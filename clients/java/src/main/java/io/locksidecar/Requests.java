@@ -274,9 +274,8 @@ final class Requests {
                 conn.holds.releasedQuietly(hold);
                 left = Left.SENT;
             } else if (left == null) {
-                Call c = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
-                c.frees = flags == Codes.NOW && hold.keep != 0;
-                left = c;
+                left = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
+                ((Call) left).frees = flags == Codes.NOW && hold.keep != 0;
             } else if (left == Left.STILL_HELD) {
                 left = lower(hold, then);
             }
