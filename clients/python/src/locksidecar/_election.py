@@ -44,7 +44,6 @@ class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
     _terms = Term
-    _unit = staticmethod(threading.current_thread)
 
     def __init__(self, election: Election) -> None:
         super().__init__(election)
@@ -97,6 +96,10 @@ class Campaign(BaseCampaign):
             self.error = e
         self.finished = True
         self._done.put(None)
+
+    @staticmethod
+    def _unit() -> object:
+        return threading.current_thread()
 
     def _begin(self, term: Term) -> None:
         what = self._elect(term)

@@ -144,7 +144,6 @@ class BaseCampaign(ABC):
 
     _cancellations: tuple[type[BaseException], ...] = ()  # what is a stop when it is raised during a wait
     _terms: type[BaseTerm]
-    _unit: Callable[[], object]  # returns the running thread or task
 
     def __init__(self, election: BaseElection[Any]) -> None:
         self._election = election  # kept alive: its terms must not look like terms of a discarded handle
@@ -165,6 +164,11 @@ class BaseCampaign(ABC):
     @abstractmethod
     async def _rest(self, most: float) -> None:
         """Wait for wake, for so many seconds at most."""
+
+    @staticmethod
+    @abstractmethod
+    def _unit() -> object:
+        """Return the running thread or task."""
 
     @abstractmethod
     def _begin(self, term: Any) -> None:

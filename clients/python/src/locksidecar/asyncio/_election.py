@@ -49,7 +49,6 @@ class Campaign(BaseCampaign):
 
     _cancellations = (asyncio.CancelledError,)
     _terms = Term
-    _unit = staticmethod(asyncio.current_task)
 
     def __init__(self, election: Election) -> None:
         super().__init__(election)
@@ -90,6 +89,10 @@ class Campaign(BaseCampaign):
             self._end_loop(e)
         finally:
             self.ended.set()
+
+    @staticmethod
+    def _unit() -> object:
+        return asyncio.current_task()
 
     def _begin(self, term: Term) -> None:
         self._elected = self._task(self._elect(term))
