@@ -81,6 +81,8 @@ test-go: test-race test-raceless
 
 test-race test-raceless: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
 test-race test-raceless: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
+# A program with the race detector looks for races at its end, for a second unless told otherwise.
+test-race: export GORACE = atexit_sleep_ms=100
 test-race:
 	$(GO) test -race -timeout 20m -p 3 -parallel 8 $$($(GO) list ./... | grep -vE '$(RACELESS)')
 
