@@ -26,7 +26,7 @@ const zookeeperJars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simpl
 const zookeeperMain = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 var zookeeperArgs = []string{"-Xmx96m", "-Xshare:auto", "-XX:+UseSerialGC",
-	"-XX:TieredStopAtLevel=1", "-cp", zookeeperJars,
+	"-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-cp", zookeeperJars,
 	"-Dzookeeper.admin.enableServer=false",
 	"-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no",
 	"-Dznode.container.checkIntervalMs=500", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
