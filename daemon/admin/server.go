@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
@@ -135,8 +134,7 @@ func (a *Server) open(name string, listen func() (net.Listener, error)) (err err
 
 func (a *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(Registry(a.daemon, a.cfg.Version),
-		promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.cfg.Log)}))
+	mux.HandleFunc("GET /metrics", a.scrape(Registry(a.daemon, a.cfg.Version)))
 	mux.HandleFunc("GET /takeover", a.takeover)
 	mux.Handle("GET /{$}", a.localOnly(a.page))
 	mux.Handle("GET /page/{file}", a.localOnly(a.pageFile))

@@ -232,7 +232,7 @@ func (p *program) exchange() (lines []string) {
 	defer p.mu.Unlock()
 	last := func(in []noted) []noted { return in[max(0, len(in)-keepLines):] }
 	all := slices.Concat(last(p.said), last(p.frames))
-	slices.SortFunc(all, func(a, b noted) int { return a.no - b.no })
+	slices.SortStableFunc(all, func(a, b noted) int { return a.no - b.no })
 	for _, n := range all {
 		if n.times > 1 {
 			n.text += fmt.Sprintf(" (%d times)", n.times)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -136,16 +137,19 @@ func mergeByHolder(each [][]upstream.Lock) map[string]*found {
 // merge returns the locks of all nodes, each once. errs has an error for each node that did not
 // answer.
 func (s *Store) merge(each [][]upstream.Lock, errs []error) []upstream.Lock {
-	byHolder, nodes, silent := mergeByHolder(each), len(s.nodes), countErrors(errs)
-	locks := make([]upstream.Lock, 0, len(byHolder))
-	for _, f := range byHolder {
+	all := slices.Collect(maps.Values(mergeByHolder(each)))
+	nodes, silent := len(s.nodes), countErrors(errs)
+	for _, f := range all {
 		f.Holder = strings.TrimSpace(fmt.Sprintf("%s (on %d of %d nodes)", f.Holder, f.on.count(), nodes))
 		f.Note = s.disagreement(f.on, errs)
 		if silent > 0 {
 			f.Holder = fmt.Sprintf("%s, %d silent)", strings.TrimSuffix(f.Holder, ")"), silent)
 		}
-		locks = append(locks, f.Lock)
 	}
-	slices.SortFunc(locks, func(a, b upstream.Lock) int { return cmp.Compare(place(&a), place(&b)) })
+	slices.SortFunc(all, func(a, b *found) int { return cmp.Compare(place(&a.Lock), place(&b.Lock)) })
+	locks := make([]upstream.Lock, len(all))
+	for i, f := range all {
+		locks[i] = f.Lock
+	}
 	return locks
 }
