@@ -49,8 +49,8 @@ func (st *site) conf() string { return filepath.Join(st.dir, "conf.yaml") }
 func (st *site) log() string { return st.process.log }
 
 // raceEnv makes the race detector tell of every race, in the exit code, too. The detector looks for
-// races at the end of a process for a tenth of a second, not for a second as by default, because a
-// storm ends a hundred processes.
+// races at the end of a process for a tenth of a second, because a storm ends a hundred processes.
+// By default, it would take a second.
 const raceEnv = "GORACE=halt_on_error=0 exitcode=99 atexit_sleep_ms=100"
 
 // launch starts a process of the program with a log of its own.

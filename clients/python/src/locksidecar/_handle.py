@@ -64,7 +64,7 @@ class Terms(TypedDict, total=False):
 
 
 def only(terms: dict[str, Any], *more: str) -> dict[str, Any]:
-    """Return terms if all have an effect: those of all kinds, and more; TypeError otherwise."""
+    """Return terms if all have an effect: terms of all kinds, and more; TypeError otherwise."""
     if unknown := terms.keys() - Terms.__annotations__ - set(more):
         raise TypeError(f"this kind of lock has no {min(unknown)}")
     return terms
