@@ -90,7 +90,7 @@ func outputFlag(cmd *cobra.Command, output *string, formats ...string) {
 	check := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(formats, *output) {
-			return usage("-o %s: is none of %v", *output, formats)
+			return usage("-o %s: is none of %s", *output, strings.Join(formats, ", "))
 		}
 		if check != nil {
 			return check(cmd, args)

@@ -223,6 +223,8 @@ func (d *doctor) descriptors(ctx context.Context) {
 	const check = "descriptors"
 	open, limit, err := daemonFiles(ctx, d.socket)
 	switch {
+	case errors.Is(err, fs.ErrPermission):
+		d.ok(check, "not checked, because the admin socket cannot be opened")
 	case err != nil:
 		d.ok(check, "not checked: the daemon's metrics cannot be read (%v)", err)
 	case open > limit*4/5:

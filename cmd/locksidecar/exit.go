@@ -103,7 +103,8 @@ func clientExit(err error, socket string) error {
 		return exit(exitUnavailable, "no daemon at %s; start one with 'locksidecar serve', or "+
 			"name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
 	case errors.Is(err, fs.ErrPermission):
-		return exit(exitDenied, "this user (uid %d) may not connect to %s", os.Geteuid(), socket)
+		return exit(exitDenied, "this user (uid %d) may not connect to %s; 'locksidecar doctor' "+
+			"says what helps", os.Geteuid(), socket)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return exit(exitUnavailable, "the daemon at %s does not answer", socket)
 	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout),

@@ -129,7 +129,7 @@ func (m *Main) lockCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVarP(&o.noWait, "no-wait", "n", false, "do not wait: fail at once if the lock is taken")
 	f.VarP(durationFlag(&o.wait), "wait", "w",
-		"wait for the lock at most this `long`, as in 30s (default: no limit)")
+		"wait for the lock at most this `time`, as in 30s (default: no limit)")
 	f.Lookup("wait").DefValue = "" // no bound
 	f.BoolVarP(&o.shared, "shared", "s", false,
 		"acquire a shared lock: other clients may share it, but none may hold it exclusively")

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -50,12 +52,16 @@ func (m *Main) Run(ctx context.Context) int {
 		fmt.Fprintf(m.Stderr, "%s: %v\n", cmd.CommandPath(), e.err)
 	}
 	if e.hint {
+		if cmd.Name() == "help" {
+			cmd = root // which lists the commands
+		}
 		fmt.Fprintf(m.Stderr, "Try '%s --help'.\n", cmd.CommandPath())
 	}
 	return e.code
 }
 
 func (m *Main) root() *cobra.Command {
+	var showVersion bool
 	root := &cobra.Command{
 		Use:   "locksidecar",
 		Short: "Locks between processes and hosts, over a Unix socket",
@@ -75,8 +81,14 @@ A program that needs a lock runs under it, or uses a client library:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          unknownCommand,
-		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if showVersion {
+				return thisBuild().write(m.Stdout)
+			}
+			return cmd.Help()
+		},
 	}
+	root.Flags().BoolVar(&showVersion, "version", false, "show this program's version")
 	root.SetFlagErrorFunc(suggested)
 	root.SetArgs(m.Args)
 	root.SetIn(m.Stdin)
@@ -86,7 +98,24 @@ A program that needs a lock runs under it, or uses a client library:
 		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(),
 		m.whoCommand(), m.doctorCommand(),
 		m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
+	knownTopics(root)
 	return root
+}
+
+// knownTopics makes help refuse the name of a command that does not exist.
+func knownTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "help" {
+			c.Args = func(_ *cobra.Command, args []string) error {
+				found, rest, err := root.Find(args)
+				if err != nil {
+					return err
+				}
+				return unknownCommand(found, rest)
+			}
+		}
+	}
 }
 
 func unknownCommand(cmd *cobra.Command, args []string) error {
@@ -100,8 +129,20 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return didYouMean(fmt.Errorf("unknown command %q", args[0]), "", args[0], known)
 }
 
-// suggested adds to the error about an unknown flag the known flag with the nearest name.
+// suggested adds to the error about an unknown flag the known flag with the nearest name, and says
+// what is wrong with a value in place of the name of a Go function.
 func suggested(cmd *cobra.Command, err error) error {
+	var bad *strconv.NumError
+	if errors.As(err, &bad) {
+		why := "is not a whole number"
+		switch {
+		case bad.Func == "ParseBool":
+			why = "is neither true nor false"
+		case errors.Is(bad, strconv.ErrRange):
+			why = "is out of range"
+		}
+		return errors.New(strings.Replace(err.Error(), bad.Error(), why, 1))
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err

@@ -35,9 +35,10 @@ releases all locks and ends. A second signal ends it at once; then locks stay ta
 until their leases end.
 
 Every flag is also a field of the configuration file and an environment variable:
---max-wait, max_wait, LOCKSIDECAR_MAX_WAIT. Flags override the environment, which
-overrides the file. Set the store's password in the file, in a separate file
-(password_file) or in LOCKSIDECAR_PASSWORD.
+--max-wait, max_wait, LOCKSIDECAR_MAX_WAIT; --max-conns, limits.max_conns,
+LOCKSIDECAR_LIMITS_MAX_CONNS. Flags override the environment, which overrides the file.
+Set the store's password in the file, in a separate file (password_file) or in
+LOCKSIDECAR_PASSWORD.
 
 After SIGHUP the daemon reads the configuration again: stores, namespaces, limits and
 the log level. With --watch, it also does so after each change of the file. Clients

@@ -177,12 +177,12 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	return &lockedStore{s, lock}, nil
 }
 
-// elsewhere adds advice to an error about a path where this process may not write: --socket can
-// name another path.
+// elsewhere adds advice to an error about a path where this process may not write. The clients have
+// to find the socket, too.
 func elsewhere(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w; use --socket to name a socket in a directory where you may write",
-			err)
+		return fmt.Errorf("%w; set LOCKSIDECAR_SOCKET, for the daemon and its clients, to a path in "+
+			"a directory where you may write", err)
 	}
 	return err
 }

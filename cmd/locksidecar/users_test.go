@@ -63,7 +63,8 @@ func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
 		}
 		return string(out)
 	}
-	const remedy = "permission denied; use --socket to name a socket in a directory where you may write\n"
+	const remedy = "permission denied; set LOCKSIDECAR_SOCKET, for the daemon and its clients, " +
+		"to a path in a directory where you may write\n"
 	missing, closed := filepath.Join(h.dir, "closed/none/s.sock"), filepath.Join(h.dir, "empty/s.sock")
 	for _, c := range []struct{ socket, upstream, want string }{
 		{missing, "memory:", "make the socket's directory: mkdir " + filepath.Dir(missing) +
@@ -143,13 +144,15 @@ func TestOtherUsers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, out := as(2003, 3001, nil, "waiters"); code != denied ||
-		!strings.Contains(out, "may not open the daemon's admin socket, "+h.socket+".admin") {
+		!strings.Contains(out, "may not open the daemon's admin socket, "+h.socket+
+			".admin; run this as root") {
 		t.Errorf("a user lists waiters: %d, %s", code, out)
 	}
 	victim := h.run("lock", "user:forced", "--", "sh", "-c", "echo up; read x")
 	victim.line()
 	if code, out := as(2002, 3001, nil, "unlock", "--force", "user:forced"); code != denied ||
-		!strings.Contains(out, "may not unlock by force") {
+		!strings.Contains(out, "only root, the daemon's own user and operators may unlock "+
+			"by force") {
 		t.Errorf("somebody unlocks by force: %d, %s", code, out)
 	}
 	if code, out := as(2003, 3001, nil, "unlock", "--force", "user:forced"); code != 0 ||

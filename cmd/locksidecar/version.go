@@ -65,6 +65,16 @@ func commitOf(info *debug.BuildInfo) string {
 	return ""
 }
 
+func (b build) write(w io.Writer) error {
+	commit := ""
+	if b.Commit != "" {
+		commit = ", commit " + b.Commit
+	}
+	_, err := fmt.Fprintf(w, "locksidecar %s (protocol %d, %s, %s%s)\n",
+		b.Version, b.Protocol, b.Go, b.Platform, commit)
+	return err
+}
+
 func (m *Main) versionCommand() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
@@ -74,15 +84,7 @@ func (m *Main) versionCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			return m.printed(output, b, func(w io.Writer) error {
-				commit := ""
-				if b.Commit != "" {
-					commit = ", commit " + b.Commit
-				}
-				_, err := fmt.Fprintf(w, "locksidecar %s (protocol %d, %s, %s%s)\n",
-					b.Version, b.Protocol, b.Go, b.Platform, commit)
-				return err
-			})
+			return m.printed(output, b, b.write)
 		},
 	}
 	outputFlag(cmd, &output, "text", "json")

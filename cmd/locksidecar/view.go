@@ -65,7 +65,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 		}
 		if errors.Is(err, fs.ErrPermission) {
 			return exit(exitDenied, "this user (uid %d) may not open the daemon's admin socket, %s; "+
-				"'locksidecar locks' and 'locksidecar who' do not need it",
+				"run this as root; 'locksidecar locks' and 'locksidecar who' do not need it",
 				os.Geteuid(), admin.Socket(c.socket))
 		}
 		return clientExit(err, c.socket)

@@ -165,7 +165,7 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 	if !a.daemon.MayUnlock(&by) {
 		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"),
 			zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
-		fail(http.StatusForbidden, "this user may not unlock by force")
+		fail(http.StatusForbidden, "only root, the daemon's own user and operators may unlock by force")
 		return
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxForm)

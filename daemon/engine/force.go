@@ -55,7 +55,8 @@ func (s *Session) forceUnlock(q *protocol.Request, now int64, a *followUp) {
 		if o := s.engine.observer; o != nil {
 			o.UnlockDenied(s.peer)
 		}
-		s.refuse(q.ID, protocol.Denied, "this user may not unlock by force", a)
+		s.refuse(q.ID, protocol.Denied, "only root, the daemon's own user and operators may "+
+			"unlock by force", a)
 		return
 	}
 	ended, _ := s.engine.force(string(q.Key), q.Mode == protocol.Permit, q.Fence, s.peer, now, a)
