@@ -92,6 +92,7 @@ TASKS: Final[dict[str, Texts]] = {
         ("import redis as", "import redis.asyncio as"),
         ("from redis import", "from redis.asyncio import"),
         ("from redis.cluster", "from redis.asyncio.cluster"),
+        ("from redis.sentinel", "from redis.asyncio.sentinel"),
         ("_Redis):\n", "_Redis):  # type: ignore[misc, unused-ignore]\n"),
         ("_RedisCluster):\n", "_RedisCluster):  # type: ignore[misc, unused-ignore]\n"),
         ("redis.from_url", "redis.asyncio.from_url"),

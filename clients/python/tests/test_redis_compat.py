@@ -62,6 +62,28 @@ def test_the_arguments_are_redis_pys(r: Redis) -> None:
         assert Redis.lock(r, "x", **kwargs).__dict__.keys() >= {"timeout", "thread_local"}
 
 
+def test_the_version_is_redis_pys() -> None:
+    assert redis_compat.__version__ == redis.__version__
+    assert redis_compat.VERSION == redis.VERSION
+    with pytest.raises(AttributeError):
+        redis_compat.__no_such_name__  # noqa: B018
+
+
+def test_a_timeout_out_of_range_is_called_timeout(r: Redis) -> None:
+    for timeout in (-1, float("nan"), float("inf")):
+        with pytest.raises(LockError, match=r"^timeout must be a positive number of seconds$"):
+            r.lock("foo", timeout=timeout).acquire()
+
+
+def test_a_client_from_a_sentinel_has_our_locks() -> None:
+    sentinels: Any = (redis_compat.Sentinel([("127.0.0.1", 1)]), redis_compat_asyncio.Sentinel([("127.0.0.1", 1)]))
+    for sentinel, kind in zip(sentinels, (Redis, redis_compat_asyncio.Redis), strict=True):
+        for made in (sentinel.master_for("one"), sentinel.slave_for("one")):
+            assert type(made) is kind
+            assert isinstance(made.lock("foo"), (Lock, AsyncLock))
+        assert type(sentinel.master_for("one", redis.Redis)) is redis.Redis
+
+
 def test_a_token_of_ones_own(r: Redis) -> None:
     for thread_local in (True, False):
         for token in ("test", b"test"):
@@ -377,6 +399,8 @@ from locksidecar.redis_compat import Redis, Lock, LockError, RedisError
 from locksidecar.redis_compat import asyncio as aredis
 from locksidecar.redis_compat.exceptions import LockNotOwnedError
 with Redis(host="nowhere").lock("foo", timeout=10) as lock:
+    assert lock.owned()
+with redis_compat.Sentinel([("nowhere", 1)]).master_for("one").lock("foo") as lock:
     assert lock.owned()
 try:
     lock.release()

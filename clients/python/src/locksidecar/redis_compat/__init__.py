@@ -22,14 +22,17 @@ if TYPE_CHECKING:
     import redis as _redis
     from redis import Redis as _Redis
     from redis.cluster import RedisCluster as _RedisCluster
+    from redis.sentinel import Sentinel as _Sentinel
 else:
     try:
         import redis as _redis
         from redis import Redis as _Redis
         from redis.cluster import RedisCluster as _RedisCluster
+        from redis.sentinel import Sentinel as _Sentinel
     except ImportError:
         from ._absent import Absent as _Redis
         from ._absent import Absent as _RedisCluster
+        from ._absent import AbsentSentinel as _Sentinel
 
         _redis = None
 
@@ -41,6 +44,7 @@ __all__ = [
     "Redis",
     "RedisCluster",
     "RedisError",
+    "Sentinel",
     "StrictRedis",
     "TimeoutError",
     "exceptions",
@@ -61,6 +65,16 @@ class RedisCluster(Locks, _RedisCluster):
     _lock_class = Lock
 
 
+class Sentinel(_Sentinel):
+    """redis-py's Sentinel. The clients that it makes have the daemon's locks."""
+
+    def master_for(self, service_name: str, redis_class: Any = Redis, *args: Any, **kwargs: Any) -> Any:
+        return cast(Any, super()).master_for(service_name, redis_class, *args, **kwargs)
+
+    def slave_for(self, service_name: str, redis_class: Any = Redis, *args: Any, **kwargs: Any) -> Any:
+        return cast(Any, super()).slave_for(service_name, redis_class, *args, **kwargs)
+
+
 StrictRedis = Redis
 
 
@@ -72,6 +86,6 @@ def from_url(url: str, **kwargs: Any) -> Redis:
 def __getattr__(name: str) -> Any:
     if name == "asyncio":
         return importlib.import_module(f"{__name__}.asyncio")
-    if _redis is None or name.startswith("__"):
+    if _redis is None or (name.startswith("__") and name != "__version__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_redis, name)

@@ -16,3 +16,12 @@ class Absent:
 
     def __getattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"{name}: redis-py is not installed, so that there is nothing but lock()")
+
+
+class AbsentSentinel(Absent):
+    """Replaces redis-py's Sentinel."""
+
+    def master_for(self, _: str, redis_class: Any, *__: Any, **___: Any) -> Any:
+        return redis_class()
+
+    slave_for = master_for

@@ -106,7 +106,11 @@ class Common(Generic[L]):
 
     def _terms(self) -> tuple[float | None, bool]:
         """Return the TTL, and whether the daemon renews it."""
-        return (w.Seconds(w.number(self.timeout, "timeout")), False) if self.timeout else (None, True)
+        if not self.timeout:
+            return None, True
+        ttl = w.Seconds(w.number(self.timeout, "timeout"))
+        w.to_ttl(ttl, "timeout")  # refuses it under its name here
+        return ttl, False
 
     def _refuse_lost(self, *locks: L | None) -> None:
         """Raise LostError if the hold of one of the handles was lost and has not been released."""
@@ -118,8 +122,9 @@ class Common(Generic[L]):
                 lock._refuse_lost(hold)
 
     async def _take(self, token: bytes, wait: int) -> L | None:
-        client, (ttl, renew) = client_of(self._kind, self.redis), self._terms()
+        client = client_of(self._kind, self.redis)
         with translated(self._key):
+            ttl, renew = self._terms()
             # the handles by which this lock may be held: the one of the token, and the one of its last acquire
             before = self._inner(self.local.token), None if self.local.token is None else self.local.handle
             self._refuse_lost(*before)

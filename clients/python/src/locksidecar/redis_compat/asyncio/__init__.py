@@ -23,14 +23,17 @@ if TYPE_CHECKING:
     import redis.asyncio as _redis
     from redis.asyncio import Redis as _Redis
     from redis.asyncio.cluster import RedisCluster as _RedisCluster
+    from redis.asyncio.sentinel import Sentinel as _Sentinel
 else:
     try:
         import redis.asyncio as _redis
         from redis.asyncio import Redis as _Redis
         from redis.asyncio.cluster import RedisCluster as _RedisCluster
+        from redis.asyncio.sentinel import Sentinel as _Sentinel
     except ImportError:
         from .._absent import Absent as _Redis
         from .._absent import Absent as _RedisCluster
+        from .._absent import AbsentSentinel as _Sentinel
 
         _redis = None
 
@@ -42,6 +45,7 @@ __all__ = [
     "Redis",
     "RedisCluster",
     "RedisError",
+    "Sentinel",
     "StrictRedis",
     "TimeoutError",
     "exceptions",
@@ -62,6 +66,16 @@ class RedisCluster(Locks, _RedisCluster):  # type: ignore[misc, unused-ignore]
     _lock_class = Lock
 
 
+class Sentinel(_Sentinel):
+    """redis-py's Sentinel. The clients that it makes have the daemon's locks."""
+
+    def master_for(self, service_name: str, redis_class: Any = Redis, *args: Any, **kwargs: Any) -> Any:
+        return cast(Any, super()).master_for(service_name, redis_class, *args, **kwargs)
+
+    def slave_for(self, service_name: str, redis_class: Any = Redis, *args: Any, **kwargs: Any) -> Any:
+        return cast(Any, super()).slave_for(service_name, redis_class, *args, **kwargs)
+
+
 StrictRedis = Redis
 
 
@@ -71,6 +85,6 @@ def from_url(url: str, **kwargs: Any) -> Redis:
 
 
 def __getattr__(name: str) -> Any:
-    if _redis is None or name.startswith("__"):
+    if _redis is None or (name.startswith("__") and name != "__version__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(_redis, name)
