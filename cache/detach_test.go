@@ -211,7 +211,8 @@ func TestAKeepIsBound(t *testing.T) {
 	b.detachedOnly(d, b.now+int64(keepsFor))
 	b.tab.Shut(b.now, &b.out)
 	b.detachedOnly(d, b.now+int64(keepsFor))
-	b.force("k", false, 0)
+	b.tab.ShutDetached(b.now, &b.out) // no next daemon continues with it
+	b.take()
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.empty()
 }

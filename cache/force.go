@@ -48,6 +48,18 @@ func (t *Table) Shut(now int64, out *Effects) {
 	}
 }
 
+// ShutDetached ends the detached holds whose stores do not keep them without this daemon, because
+// no next daemon continues with them.
+func (t *Table) ShutDetached(now int64, out *Effects) {
+	for _, l := range t.byToken() {
+		t.forceAll(l, 0, now, out, func(h *hold) {
+			if h.detached() && h.l.st.Keeps == 0 {
+				t.lose(h, protocol.LostShutdown, now, out)
+			}
+		})
+	}
+}
+
 // forceAll calls end for each hold of a lock, or of a semaphore, that has not been forced yet.
 // fence and free are as in Force.
 func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects,

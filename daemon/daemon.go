@@ -339,6 +339,9 @@ func (d *Daemon) Serve(ctx context.Context) (err error) {
 	if drained && d.parkDetached() {
 		err = ErrTakenOver
 	} else {
+		if drained {
+			d.engine.ShutDetached()
+		}
 		d.stores.close()
 	}
 	d.peers.Close()

@@ -38,6 +38,7 @@ func (d *Daemon) Park(keep func(files []int) error) error {
 		err = keep(files.All())
 	}
 	if err != nil {
+		files.Revoke()
 		d.thaw()
 		return err
 	}

@@ -21,11 +21,16 @@ type site struct {
 	shared bool
 }
 
-// newSite locks the socket for this process, and makes the socket unless another program has.
+// newSite locks the socket for this process, and makes the socket unless another program has. It
+// returns takeover.ErrLeft if there is a parked state in a file.
 func newSite(cfg *Config) (*site, error) {
 	lock, err := listen.Lock(cfg.Socket)
 	if err != nil {
 		return nil, err
+	}
+	if takeover.LeftInFile(cfg.Socket) {
+		_ = lock.Close()
+		return nil, takeover.ErrLeft
 	}
 	return lockedSite(cfg, lock)
 }

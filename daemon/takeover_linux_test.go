@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -307,6 +308,29 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 		}
 		return err == nil
 	})
+}
+
+// If the manager does not confirm that it keeps the descriptors, the daemon continues. The manager
+// may keep all of them. The next process must not use that state.
+func TestAStateThatIsNotConfirmedIsOfNoUse(t *testing.T) {
+	h := start(t, nil, nil)
+	var kept []*os.File
+	err := h.d.Park(func(files []int) error {
+		for _, fd := range files {
+			own, err := syscall.Dup(fd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept = append(kept, os.NewFile(uintptr(own), "kept"))
+		}
+		return errKeep
+	})
+	if !errors.Is(err, errKeep) {
+		t.Error(err)
+	}
+	if s, err := takeover.FindParked(kept); s != nil || !errors.Is(err, takeover.ErrParked) {
+		t.Errorf("%+v %v", s, err)
+	}
 }
 
 // A daemon that is told to end does not wait for a process that is to take over and does not get

@@ -116,7 +116,7 @@ func (s *server) match(needs []*need) {
 // giveUp discards a parked state that cannot be taken over, so that this process can serve without
 // it.
 func (s *server) giveUp(why error) {
-	s.fleet.takeover.Close()
+	s.fleet.takeover.Discard()
 	s.fleet.takeover = nil
 	s.log.Error("parked state of the last process cannot be taken over: its clients' connections "+
 		"and locks are lost, and this process serves anew",

@@ -184,6 +184,10 @@ func (m *Main) serve(
 	if err == nil {
 		err = begin()
 	}
+	if errors.Is(err, takeover.ErrLeft) { // its process has ended while this one opened its stores
+		s.fleet.takeover = s.foundInFile()
+		err = begin()
+	}
 	if errors.Is(err, takeover.ErrParked) {
 		s.giveUp(err)
 		err = begin()
@@ -247,14 +251,17 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	for {
 		select {
 		case err := <-served:
-			switch {
-			case errors.Is(err, daemon.ErrTakenOver):
+			passed := errors.Is(err, daemon.ErrTakenOver)
+			if passed {
 				s.fleet.pass()
-				return nil
-			case err != nil:
+			}
+			switch {
+			case err != nil && !passed:
 				return exit(exitInternal, "serve: %w", err)
 			case cut != nil:
 				return exitWith(signalCode(cut))
+			case passed && first == nil:
+				return nil
 			}
 			s.log.Info("stopped", zap.String("event", "stopped"))
 			return nil

@@ -17,6 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/daemon/admin"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
@@ -242,7 +243,7 @@ func listenExit(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, daemon.ErrInUse):
+	case errors.Is(err, daemon.ErrInUse), errors.Is(err, takeover.ErrLeft):
 		return &exitError{code: exitTryAgain, err: err}
 	case errors.Is(err, admin.ErrListen):
 		return &exitError{code: exitCannotMake, err: err}

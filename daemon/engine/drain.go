@@ -34,6 +34,12 @@ func (e *Engine) Shut() {
 	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
 }
 
+// ShutDetached counts and logs the detached holds as lost whose stores free their keys when this
+// process ends.
+func (e *Engine) ShutDetached() {
+	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) { t.ShutDetached(now, out) })
+}
+
 // Sessions returns all sessions, in no order.
 func (e *Engine) Sessions() []*Session {
 	e.mu.Lock()

@@ -64,6 +64,13 @@ func (f *Files) AddMemory(b []byte) error {
 	return nil
 }
 
+// Revoke makes a parked state useless for everyone who may have received its descriptors.
+func (f *Files) Revoke() {
+	for _, fd := range f.made {
+		_, _ = unix.Pwrite(fd, []byte{parkedTaken}, 0)
+	}
+}
+
 // SendAll sends all descriptors, in as many messages as they need.
 func (f *Files) SendAll(c *net.UnixConn) error {
 	for some := range slices.Chunk(f.all, maxFiles) {

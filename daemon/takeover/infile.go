@@ -6,7 +6,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"github.com/locksidecar/locksidecar/daemon/listen"
@@ -33,7 +32,8 @@ func ParkInFile(o Offer, snapshot []byte) error {
 		return err
 	}
 	path := parkedFile(o.Socket)
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*") // with the mode 0600
+	_ = os.Remove(path + ".new") // of a process that was killed while it wrote it
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -69,6 +69,21 @@ func FindInFile(socket string) (*State, error) {
 	}
 	s.file, s.lock = path, lock
 	return s, nil
+}
+
+// LeftInFile reports whether there is a parked state in the file beside a socket, which this
+// process has locked. A daemon may not serve anew beside such a file: a later process would take
+// its state for the state of that daemon. LeftInFile removes a file that cannot be used.
+func LeftInFile(socket string) bool {
+	path := parkedFile(socket)
+	s, err := readParked(path)
+	if err == nil && s.offer.Socket == socket {
+		return true
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		_ = os.Remove(path)
+	}
+	return false
 }
 
 // readParked reads a file that ParkInFile has written on this boot of the machine. In a directory
@@ -125,15 +140,27 @@ func (s *State) SocketLock() *os.File {
 	return lock
 }
 
-// use removes the file of a state, so that no other process uses the state.
+// use removes the file of a state, so that no other process uses the state. First it marks the
+// file, which may have another name as well.
 func (s *State) use() error {
 	if s.file == "" {
 		return nil
 	}
-	err := os.Remove(s.file)
+	f, err := os.OpenFile(s.file, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if err == nil {
+		_, err = f.WriteAt([]byte{parkedTaken}, 0)
+		err = errors.Join(err, f.Close())
+	}
+	err = errors.Join(err, os.Remove(s.file))
 	s.file = ""
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrParked, err)
 	}
 	return nil
+}
+
+// Discard closes a parked state that this process does not use. No other process uses it.
+func (s *State) Discard() {
+	_ = s.use()
+	s.Close()
 }

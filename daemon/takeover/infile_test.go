@@ -14,11 +14,17 @@ import (
 func parked(t *testing.T) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
+	parkedAt(t, socket)
+	return socket
+}
+
+func parkedAt(t *testing.T, socket string) (path string) {
+	t.Helper()
 	o := Offer{Form: Form, PID: 7, Socket: socket, Stores: []OfferedStore{{Name: "a", Locked: true}}}
 	if err := ParkInFile(o, []byte("snapshot")); err != nil {
 		t.Fatal(err)
 	}
-	return socket
+	return parkedFile(socket)
 }
 
 // A state in a file is there until a process receives it, and while no process serves the socket.
@@ -56,6 +62,53 @@ func TestAParkedFileIsUsedOnce(t *testing.T) {
 	}
 }
 
+// A state that has been used, or that a process has done without, is not used under another name of
+// its file either.
+func TestAParkedFileIsMarked(t *testing.T) {
+	for name, end := range map[string]func(*State){
+		"used":      func(s *State) { _, _ = s.Receive(map[string]string{"a": ""}); s.Close() },
+		"discarded": (*State).Discard,
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket := parked(t)
+			path := parkedFile(socket)
+			if err := os.Link(path, path+"2"); err != nil {
+				t.Fatal(err)
+			}
+			s, err := FindInFile(socket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end(s)
+			if err := os.Rename(path+"2", path); err != nil {
+				t.Fatal(err)
+			}
+			if s, err := FindInFile(socket); s != nil || !errors.Is(err, errTaken) {
+				t.Errorf("%+v %v", s, err)
+			}
+		})
+	}
+}
+
+// A process that was killed while it wrote the file does not keep the next one from that.
+func TestAnUnfinishedParkedFileIsReplaced(t *testing.T) {
+	socket := parked(t)
+	if err := os.WriteFile(parkedFile(socket)+".new", []byte("half"), 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if err := ParkInFile(Offer{Form: Form, PID: 8, Socket: socket}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s, err := FindInFile(socket)
+	if err != nil || s.PID() != 8 {
+		t.Fatalf("%+v %v", s, err)
+	}
+	s.Discard()
+	if left, _ := filepath.Glob(parkedFile(socket) + "*"); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
 // A file that cannot be used is removed, and the error says so.
 func TestAUselessParkedFileIsRemoved(t *testing.T) {
 	change := func(from, to string) func(*testing.T, string) {
@@ -87,6 +140,13 @@ func TestAUselessParkedFileIsRemoved(t *testing.T) {
 			spoil(t, path)
 			if s, err := FindInFile(socket); s != nil || !errors.Is(err, ErrParked) {
 				t.Errorf("%+v %v", s, err)
+			}
+			if _, err := os.Lstat(path); !os.IsNotExist(err) {
+				t.Errorf("it is still there: %v", err)
+			}
+			spoil(t, parkedAt(t, socket))
+			if LeftInFile(socket) {
+				t.Error("it counts as left")
 			}
 			if _, err := os.Lstat(path); !os.IsNotExist(err) {
 				t.Errorf("it is still there: %v", err)

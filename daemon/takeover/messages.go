@@ -16,6 +16,9 @@ var (
 	// ErrParked means that a parked state cannot be used: it is incomplete, or a process has taken
 	// it already.
 	ErrParked = errors.New("parked state cannot be taken over")
+	// ErrLeft means that a process has left a parked state in a file, which this process has not used.
+	// It was ending when this process looked for the file.
+	ErrLeft = errors.New("the last process has left detached holds in a file")
 	// ErrMessage means that a message, or what comes with it, is malformed or unexpected.
 	ErrMessage = errors.New("the other process does not keep to the form of a takeover")
 )

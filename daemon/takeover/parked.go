@@ -21,6 +21,8 @@ const (
 	parkedTaken = 'T' // by a process that serves, or has served: the state is out of date
 )
 
+var errTaken = errors.New("it has been taken before")
+
 // encodeParked returns the content of the memory file of a parked state.
 func encodeParked(o Offer, contents Contents, snapshot []byte) ([]byte, error) {
 	head, err := json.Marshal([]any{o, contents})
@@ -52,8 +54,8 @@ func FindParked(files []*os.File) (found *State, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
-	if len(b) == 0 || b[0] != parkedFresh {
-		return nil, fmt.Errorf("%w: it has been taken before", ErrParked)
+	if len(b) > 0 && b[0] != parkedFresh {
+		return nil, fmt.Errorf("%w: %w", ErrParked, errTaken)
 	}
 	if _, err := memory.WriteAt([]byte{parkedTaken}, 0); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParked, err)
@@ -77,8 +79,11 @@ func FindParked(files []*os.File) (found *State, err error) {
 
 // decodeParked reads what encodeParked has returned.
 func decodeParked(b []byte) (*State, error) {
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return nil, errors.New("it is empty")
+	case b[0] != parkedFresh:
+		return nil, errTaken
 	}
 	s := &State{locks: make(map[string]*os.File), parked: new(Received)}
 	c := &cache.Coder{B: b[1:], Reading: true}

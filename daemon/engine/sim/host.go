@@ -355,6 +355,7 @@ func (h *host) settle(end int64) {
 	if h.park() {
 		return
 	}
+	h.eng.ShutDetached()
 	for _, l := range h.links {
 		if l.s.kind == likeEmbedded {
 			l.endEmbedded()
