@@ -129,8 +129,8 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return didYouMean(fmt.Errorf("unknown command %q", args[0]), "", args[0], known)
 }
 
-// suggested adds to the error about an unknown flag the known flag with the nearest name. If a value
-// is not a number, it says so without the name of a Go function.
+// suggested adds to the error about an unknown flag the known flag with the nearest name. If a
+// value is not a number, it says so without the name of a Go function.
 func suggested(cmd *cobra.Command, err error) error {
 	var bad *strconv.NumError
 	if errors.As(err, &bad) {

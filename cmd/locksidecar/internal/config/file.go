@@ -62,8 +62,8 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.path, n.Line, fmt.Sprintf(format, a...)))
 }
 
-// unknown adds the fault of an unknown field. It names the field whose flag has this name, the known
-// field with the nearest name, or else all of them.
+// unknown adds the fault of an unknown field. It names the field whose flag has this name, the
+// known field with the nearest name, or else all of them.
 func (r *fileReader) unknown(key *yaml.Node, path string, known []string) {
 	if group, field, dotted := strings.Cut(key.Value, "."); dotted && slices.Contains(known, group) {
 		r.fault(key, "unknown field %q; write %s: {%s: …}", path, group, field)

@@ -22,7 +22,8 @@ field are its values, its default and flag if it has them, and an example.
 Times have units: '500ms', '30s', '1h30m'. A list is '[a, b]' in the file and 'a,b' elsewhere. An
 empty variable counts as not set. An unknown variable is ignored; misspelt ones, unknown or
 duplicate fields and unknown flags are errors. A file with an error is refused as a whole.
-'locksidecar config check' shows which values apply ([Configure](../operate/configure.md#check-and-reload)).
+'locksidecar config check' shows which values apply
+([Configure](../operate/configure.md#check-and-reload)).
 
 SIGHUP ('systemctl reload locksidecar') makes the daemon read the file again, but not the
 environment and the flags. A file that changes a field marked *restart* is refused as a whole
