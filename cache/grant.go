@@ -22,7 +22,7 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 			l.held.starved = true
 			l.ttl = max(l.ttl, w.ttl)
 			if st := l.st; st.sessionShort(w.ttl, now) {
-				l.retryAt = now + int64(st.SessionTTL)/30 // the session is being renewed
+				l.retryAt = now + st.sessionTTL()/30 // the session is being renewed
 			}
 			t.renew(l, now, out)
 		}

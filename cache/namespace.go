@@ -1,12 +1,16 @@
 package cache
 
-import "time"
+import (
+	"sync/atomic"
+	"time"
+)
 
-// StoreTraits describes a store to the tables. It does not change after a table has seen it.
+// StoreTraits describes a store to the tables. It does not change after a table has seen it, except
+// by Grants.
 type StoreTraits struct {
 	ID         int           // its number, from 0; a number is never used again
 	Session    bool          // leases live by the daemon's session there
-	SessionTTL time.Duration // then its TTL
+	SessionTTL time.Duration // then its TTL, as far as it was known in advance: see Grants
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // the store can give a held lease a new base
 	Floors     bool          // a new base is above Op.Floor; Rebase implies this
@@ -18,6 +22,20 @@ type StoreTraits struct {
 	Keeps time.Duration
 	// Notice is how late the hint that a held key is contended may be, besides the network delay.
 	Notice time.Duration
+
+	granted int64 // of Grants, in nanoseconds; 0 before. Accessed atomically
+}
+
+// Grants states the TTL that the store has granted to the present session. It may be another one
+// than SessionTTL if the store had not been reached when s was made. It may be called at any time.
+func (s *StoreTraits) Grants(ttl time.Duration) { atomic.StoreInt64(&s.granted, int64(ttl)) }
+
+// sessionTTL returns the TTL of the session, in nanoseconds.
+func (s *StoreTraits) sessionTTL() int64 {
+	if granted := atomic.LoadInt64(&s.granted); granted > 0 {
+		return granted
+	}
+	return int64(s.SessionTTL)
 }
 
 // renews reports whether each lease at the store ends by itself unless it is renewed.
@@ -30,9 +48,9 @@ func (s *StoreTraits) Validity(ttl int64) int64 {
 	case !s.Session:
 		return ttl
 	case s.TTLs:
-		return min(ttl, int64(s.SessionTTL))
+		return min(ttl, s.sessionTTL())
 	}
-	return int64(s.SessionTTL)
+	return s.sessionTTL()
 }
 
 // Namespace is the policy for the keys under a prefix: their store, and what their holders may do.
@@ -102,7 +120,7 @@ func (st *storeRecord) noteTrip(r *Result, trip int64) {
 
 // sessionShort reports whether the session has to be renewed before a handoff to a hold of ttl.
 func (st *storeRecord) sessionShort(ttl, now int64) bool {
-	return st.Session && st.session-now < min(ttl, int64(st.SessionTTL))/3
+	return st.Session && st.session-now < min(ttl, st.sessionTTL())/3
 }
 
 // record returns the table's record of s, or nil if there is none.

@@ -70,6 +70,8 @@ type Session struct {
 	Until int64
 	// Lost means that the session has ended, and every lease that depended on it is gone.
 	Lost bool
+	// TTL is the TTL that the store has granted, if it may differ from Info.Session; else 0.
+	TTL time.Duration
 }
 
 // Info has the properties of a store.

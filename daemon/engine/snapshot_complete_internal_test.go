@@ -45,6 +45,7 @@ var derived = map[string]string{
 	"engine.StoreLane.until":    "the store session reports it again",
 	"engine.StoreLane.kept":     "counters of this process",
 	"cache.StoreTraits.ID":      "each process numbers its stores; the snapshot names stores by their number in the snapshot",
+	"cache.StoreTraits.granted": "the driver states it again",
 	"cache.StoreTraits.Session": "from the driver", "cache.StoreTraits.SessionTTL": "from the driver",
 	"cache.StoreTraits.TTLs": "from the driver", "cache.StoreTraits.Rebase": "from the driver",
 	"cache.StoreTraits.Floors": "from the driver", "cache.StoreTraits.Pair": "from the driver",

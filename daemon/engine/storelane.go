@@ -250,6 +250,9 @@ func (e *Engine) StoreSession(sl *StoreLane, s upstream.Session) {
 	} else {
 		sl.keptAlive(s.Until, e.clock())
 	}
+	if s.TTL > 0 {
+		sl.core.Grants(s.TTL)
+	}
 	e.forEachTableOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
 		if s.Lost {
 			t.SessionLost(sl.core, s.No, now, out)

@@ -1,6 +1,7 @@
 package both
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -266,7 +267,7 @@ func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 		return lost
 	}
 	if n.No == k.No {
-		k.Until = max(k.Until, n.Until)
+		k.Until, k.TTL = max(k.Until, n.Until), cmp.Or(n.TTL, k.TTL)
 	}
 	return s.pairLocked()
 }
@@ -274,9 +275,15 @@ func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 // pairLocked returns the pair's session as far as it is known.
 func (s *Store) pairLocked() upstream.Session {
 	p := upstream.Session{No: s.known[0].No + s.known[1].No, Until: cache.Forever}
+	if s.known[0].TTL > 0 || s.known[1].TTL > 0 {
+		p.TTL = s.info.Session
+	}
 	for i, ends := range s.sessional {
 		if ends {
 			p.Until = min(p.Until, s.known[i].Until)
+		}
+		if ttl := s.known[i].TTL; ttl > 0 {
+			p.TTL = min(p.TTL, ttl)
 		}
 	}
 	return p

@@ -30,11 +30,12 @@ func TestTheStateOfAPairIsComplete(t *testing.T) {
 		LeftOut: map[string]string{
 			"both.Store.old": "has a state of its own", "both.Store.new": "has a state of its own",
 			"both.Store.info": "from the drivers", "both.Store.sessional": "from the drivers",
-			"both.Store.order":    "read again from the note of the new store",
-			"both.Store.hints":    "hints may be lost",
-			"both.Store.sessions": "the drivers tell of their sessions again",
-			"both.Store.stop":     "each process has its own",
-			"both.Store.wg":       "each process has its own",
+			"both.Store.order":     "read again from the note of the new store",
+			"both.Store.hints":     "hints may be lost",
+			"both.Store.sessions":  "the drivers tell of their sessions again",
+			"upstream.Session.TTL": "the same",
+			"both.Store.stop":      "each process has its own",
+			"both.Store.wg":        "each process has its own",
 		},
 	}.Check(t)
 }

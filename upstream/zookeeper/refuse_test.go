@@ -207,6 +207,27 @@ func TestTLS(t *testing.T) {
 	refused(t, srv.URL()+"?tls=true&session=2s&timeout=300ms", srv.Addr())
 }
 
+// A store that does not wait for its server states the session that it asks for. The news of the
+// session state the TTL that the server has granted.
+func TestTheNewsOfASessionStateItsTTL(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t, "maxSessionTimeout=5000")
+	cfg := config(t, srv.URL()+"?session=30s&timeout=5s")
+	s, err := zookeeper.OpenLazy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	select {
+	case n := <-s.Sessions():
+		if n.TTL != 5*time.Second || n.No != 1 || n.Lost {
+			t.Errorf("%+v", n)
+		}
+	case <-time.After(time.Minute):
+		t.Error("there is no session")
+	}
+}
+
 // A session shorter than two ticks of its server could expire there before its deadline here.
 func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	t.Parallel()

@@ -240,7 +240,7 @@ func (se *session) answered(w *wire, sent int64, quorum bool) {
 		}
 		if until := cache.LeaseDeadline(base, int64(se.ttl)); until > se.until && !se.over {
 			se.until = until
-			se.store.publish(upstream.Session{No: se.no, Until: until})
+			se.store.publish(upstream.Session{No: se.no, Until: until, TTL: se.ttl})
 		}
 	}
 	w.addExchange(exchange{sent, now}, int64(se.confirmGap()))

@@ -168,6 +168,11 @@ func (c *client) plan(h *hold, q *request) {
 // has released.
 func (c *client) release(h *hold) {
 	w := c.w
+	for _, q := range c.calls { // the release ends renewals of the hold that are still waited for
+		if q.op == protocol.OpRenew && slices.Contains(q.holds, h) && c.late(q) {
+			return
+		}
+	}
 	q := &request{op: protocol.OpRelease, key: h.key, owner: h.owner, holds: []*hold{h},
 		all: w.chance(200)}
 	p := &protocol.Request{Key: []byte(h.key.name), Owner: h.owner, Fence: h.fence}
@@ -290,21 +295,21 @@ func (c *client) renew(h *hold) {
 	if c.w.chance(500) {
 		p.TTL = uint64(c.w.p.TTLs[c.w.pick(len(c.w.p.TTLs))])
 	}
-	if !c.w.p.Calm {
+	if !c.w.p.Calm || c.w.p.Rate > 0 {
 		c.send(q, p)
 		return
 	}
 	q.late = promptly
 	again := *q
 	c.send(q, p)
-	if c.w.chance(300) { // two threads of the client renew at the same moment
+	if c.w.chance(700) { // two threads of the client renew at the same moment
 		p.TTL = uint64(c.w.p.TTLs[c.w.pick(len(c.w.p.TTLs))])
 		c.send(&again, p)
 	}
 }
 
 // promptly bounds how long the answer to a renewal may take if nothing is wrong.
-const promptly = 5 * sec
+const promptly = sec
 
 func (c *client) downgrade(h *hold) {
 	h.mode = protocol.Shared // others may come in from here on

@@ -126,9 +126,7 @@ func (c *client) link(owner uint64) {
 func (w *World) audit() {
 	for _, c := range w.clients {
 		for _, q := range c.calls {
-			if late := w.now - q.sent - (c.thaw() - q.frost) - q.late; late > 0 && q.late < 1<<59 {
-				w.fail("every wait ends", q.keyName(), "client %d's %s %d is %d ms late (wait %d ms)", c.id,
-					requestNames[q.op], q.id, late/ms, q.wait)
+			if c.late(q) {
 				return
 			}
 		}
@@ -141,6 +139,19 @@ func (w *World) audit() {
 		}
 	}
 	w.after(5*sec, w.audit)
+}
+
+// late checks that q, which is not answered, need not have been. It reports whether the run has
+// failed.
+func (c *client) late(q *request) bool {
+	w := c.w
+	late := w.now - q.sent - (c.thaw() - q.frost) - q.late
+	if late <= 0 || q.late >= 1<<59 {
+		return false
+	}
+	w.fail("every wait ends", q.keyName(), "client %d's %s %d is %d ms late (wait %d ms)", c.id,
+		requestNames[q.op], q.id, late/ms, q.wait)
+	return true
 }
 
 // finish ends the run. There are no more faults. All clients release their holds and then leave.

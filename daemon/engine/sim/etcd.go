@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -304,7 +305,7 @@ func (l *link) kept(id, got int, sent int64) {
 	}
 	s.id = got
 	s.until = max(s.until, cache.LeaseDeadline(sent, h.w.p.Session))
-	l.news(upstream.Session{No: uint64(got), Until: s.until})
+	l.news(upstream.Session{No: uint64(got), Until: s.until, TTL: time.Duration(h.w.p.Session)})
 }
 
 // confirmSession sets the session of an answer, as a driver does. That session may have ended

@@ -50,6 +50,9 @@ func newExtras(p *Profile, seed uint64) {
 			p.Faults[hostReload] = sec
 		}
 	}
+	if pick := extraDice(seed, 0x7365737369); p.has(likeEtcd.String()) && pick(5) == 0 {
+		p.Short, p.Session, p.TTLs = true, 2*sec, append(p.TTLs, 15_000)
+	}
 	if !p.Calm && !p.Stalls && !p.Pairs && !p.Move {
 		newFrequentFaults(p, extraDice(seed, 0x6f6674656e))
 	}

@@ -93,6 +93,7 @@ type Profile struct {
 	Steps          bool    // other events come between the steps of a reload
 	Keep           int     // permille of acquires with a keep
 	Keeps          []int64 // ms; the keeps that clients ask for
+	Short          bool    // stores grant a shorter session than the daemon knows when it begins
 	Users          int     // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
@@ -140,6 +141,9 @@ func (p Profile) String() string {
 	}
 	if p.Keep > 0 {
 		s += fmt.Sprintf(", keeps of %v ms", p.Keeps)
+	}
+	if p.Short {
+		s += ", short sessions"
 	}
 	if p.Local {
 		s += ", local in outages"

@@ -74,6 +74,9 @@ func (s *simStore) info() upstream.Info {
 	}
 	if s.kind != likeRedis {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
+		if s.w.p.Short && s.kind == likeEtcd { // the news of the session have the TTL that it has
+			i.Session *= 8
+		}
 	}
 	return i
 }
