@@ -134,6 +134,8 @@ final class Incoming {
         boolean places = c.op == Codes.ACQUIRE_MANY && fields > 1;
         if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
             conn.holds.lose(c.hold, "gone");
+        } else if (c.op == Codes.DOWNGRADE) {
+            c.hold.shared = false;
         }
         return new Answer(code, text, places ? Msgpack.getCount(b) : -1, null);
     }

@@ -270,8 +270,8 @@ public final class Lease implements AutoCloseable {
             if (closed) {
                 check();
             }
-            for (int i = 0; i < holds.length && !shared; i++) {
-                if (holds[i].conn.requests.downgrade(holds[i]) instanceof Call c) {
+            for (int i = 0; i < holds.length; i++) {
+                if (holds[i].conn.requests.downgrade(holds[i], shared) instanceof Call c) {
                     calls.add(c);
                 }
             }

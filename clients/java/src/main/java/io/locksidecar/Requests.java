@@ -355,15 +355,18 @@ final class Requests {
         return null;
     }
 
-    /** Turns one exclusive acquire of a hold into a shared one. The result is as for release. Throws if it is over. */
-    Object downgrade(Hold hold) {
+    /**
+     * Turns one exclusive acquire of a hold into a shared one, or asks again if it is one and the daemon has refused. The
+     * result is as for release. Throws if it is over.
+     */
+    Object downgrade(Hold hold, boolean again) {
         Object left;
         conn.mu.lock();
         try (conn.mu) {
             if (hold.over) {
                 throw hold.notHeld();
             }
-            if (hold.writes > 0) {
+            if (!again && hold.writes > 0) {
                 hold.writes--;
                 hold.reads++;
             }

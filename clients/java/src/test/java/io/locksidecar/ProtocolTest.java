@@ -71,6 +71,25 @@ class ProtocolTest extends OnPeer {
         pinged.result();
     }
 
+    /** It is shared from the request on, because the daemon admits readers before its answer comes. */
+    @Test
+    void a_refused_downgrade_leaves_it_exclusive() {
+        Background<Lease> granted = background(() -> client.lease("k"));
+        peer.welcome(0);
+        List<?> q = peer.grant(60_000);
+        Lease lease = granted.result();
+        Hold hold = conn().holds.table.get(Hold.Id.lock("k", (Long) q.get(3)));
+        Background<Void> lowered = running(lease::downgrade);
+        peer.say(6, peer.expect(Codes.DOWNGRADE).get(1), "no");
+        assertThrows(UnavailableException.class, lowered::result);
+        assertFalse(hold.shared);
+        Background<Void> again = running(lease::downgrade);
+        peer.say(0, peer.expect(Codes.DOWNGRADE).get(1), FENCE, 1000, millis() + 60_000, 1, 0, 0);
+        again.result();
+        assertTrue(hold.shared);
+        lease.downgrade(); // nothing is left to do
+    }
+
     @Test
     void frames_come_in_pieces_and_together() {
         SidecarLock lock = held(60_000);
