@@ -3,6 +3,7 @@ package scenario
 import (
 	"context"
 	"fmt"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -140,14 +141,15 @@ func (e *Env) socket(kind string) string {
 	return filepath.Join(e.Dir, fmt.Sprintf("%s%d", kind, e.sockets), "s")
 }
 
-// buildDaemon compiles the daemon, once.
+// buildDaemon compiles the daemon as it is released, once.
 func (e *Env) buildDaemon() error {
 	if e.daemonBin != "" {
 		return nil
 	}
 	out := filepath.Join(e.Dir, "locksidecar")
-	if err := harness.Build(e.Ctx, e.Root, "./cmd/locksidecar", out); err != nil {
-		return err
+	build := exec.CommandContext(e.Ctx, filepath.Join(e.Root, "cmd", "locksidecar", "build.sh"), out)
+	if b, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the daemon: %w\n%s", err, b)
 	}
 	e.daemonBin = out
 	return nil
