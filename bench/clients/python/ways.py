@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 
-class Lock:
-    """One lock: acquire blocks, and returns a fence, or 0 for none."""
+class Lock(Protocol):
+    """One lock. acquire blocks; afterwards the attribute fence has the fence, if the lock has one."""
 
-    acquire: Callable[[], int]
-    release: Callable[[], None]
+    def acquire(self) -> bool: ...
+
+    def release(self) -> None: ...
 
 
 Way = Callable[[str, bool], Lock]  # arguments: the key, and whether it is shared
@@ -22,15 +23,7 @@ def sidecar(args: dict[str, Any], confirm: bool = True) -> Way:
     client = locksidecar.Client(args["Addr"], confirm=confirm)
 
     def lock(key: str, shared: bool) -> Lock:
-        inner = client.lock(key, shared=shared)
-        out = Lock()
-
-        def acquire() -> int:
-            inner.acquire()
-            return inner.fence
-
-        out.acquire, out.release = acquire, inner.release
-        return out
+        return client.lock(key, shared=shared)
 
     return lock
 
@@ -61,19 +54,18 @@ def bare(args: dict[str, Any]) -> Way:
 
     ask(1, 1, 1, "bare")
 
-    def lock(key: str, shared: bool) -> Lock:
-        out = Lock()
-        fence = 0
+    class Bare:
+        def __init__(self, key: str, shared: bool) -> None:
+            self.key, self.mode = key, int(shared)
 
-        def acquire() -> int:
-            nonlocal fence
-            fence = ask(2, key, 1, int(shared), -1, 0, 0)[2]
-            return fence
+        def acquire(self) -> bool:
+            self.fence = ask(2, self.key, 1, self.mode, -1, 0, 0)[2]
+            return True
 
-        out.acquire, out.release = acquire, lambda: ask(3, key, 1, fence, 0)
-        return out
+        def release(self) -> None:
+            ask(3, self.key, 1, self.fence, 0)
 
-    return lock
+    return Bare
 
 
 def redis_py(args: dict[str, Any]) -> Way:
@@ -84,16 +76,7 @@ def redis_py(args: dict[str, Any]) -> Way:
     client = redis.Redis(host=host, port=int(port))
 
     def lock(key: str, _shared: bool) -> Lock:
-        inner = client.lock(key, timeout=args["TTL"] / 1e9, sleep=args["Sleep"] / 1e9)
-        out = Lock()
-
-        def acquire() -> int:
-            if not inner.acquire():
-                raise RuntimeError("not acquired")
-            return 0
-
-        out.acquire, out.release = acquire, inner.release
-        return out
+        return client.lock(key, timeout=args["TTL"] / 1e9, sleep=args["Sleep"] / 1e9)
 
     return lock
 

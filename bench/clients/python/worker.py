@@ -32,17 +32,12 @@ def bucket_of(v: int) -> int:
 
 
 class Tally:
-    """The counts of one caller, within the window, except for faults."""
+    """The counts of one caller, within the window, except for faults. Durations are counted after the window."""
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
-        self.longest = self.n = self.handoffs = self.overlaps = self.faults = self.errors = 0
+        self.took: list[int] = []  # in ns
+        self.handoffs = self.overlaps = self.faults = self.errors = 0
         self.last_error = ""
-
-    def add(self, took: int) -> None:
-        b = bucket_of(took)
-        self.counts[b] = self.counts.get(b, 0) + 1
-        self.longest, self.n = max(self.longest, took), self.n + 1
 
     def error(self, e: Exception) -> None:
         self.errors, self.last_error = self.errors + 1, f"{type(e).__name__}: {e}"
@@ -82,19 +77,22 @@ class Worker:
 
     def own(self, me: int, tally: Tally) -> None:
         """Pairs on keys that nothing else uses."""
-        clock, turn = time.perf_counter_ns, 0
+        clock, turn, lock_of, took = time.perf_counter_ns, 0, self.lock_of, tally.took.append
+        prefix = f"{self.prefix}:{me}:"
         while self.phase != STOPPED:
             turn += 1
-            lock = self.lock_of(f"{self.prefix}:{me}:{turn}", False)
+            lock = lock_of(f"{prefix}{turn}", False)
             asked = clock()
             try:
-                lock.acquire()
+                acquired = lock.acquire()
                 lock.release()
             except Exception as e:
                 tally.error(e)
                 continue
-            if self.phase == MEASURING:
-                tally.add(clock() - asked)
+            if not acquired:
+                tally.error(RuntimeError("not acquired"))
+            elif self.phase == MEASURING:
+                took(clock() - asked)
 
     def wanted(self, me: int, tally: Tally) -> None:
         """Turns on keys that other callers use, too: the waits are measured."""
@@ -110,8 +108,10 @@ class Worker:
         clock = time.perf_counter_ns
         asked = clock()
         try:
-            fence = lock.acquire()
+            if not lock.acquire():
+                raise RuntimeError("not acquired")
             got = clock()
+            fence = getattr(lock, "fence", 0)
             other, overlap, fault = self.board.enter(slot, me, fence, shared)
             crossed = self.board.leave(slot, me, shared)
             lock.release()
@@ -120,7 +120,7 @@ class Worker:
             return
         tally.overlaps, tally.faults = tally.overlaps + (overlap or crossed), tally.faults + fault
         if self.phase == MEASURING:
-            tally.add(got - asked)
+            tally.took.append(got - asked)
             tally.handoffs += other
 
     def slot(self) -> int:
@@ -145,18 +145,19 @@ def when(text: str) -> float:
 def report(tallies: list[Tally], cpu_ns: int, window_ns: int) -> dict[str, Any]:
     counts: dict[int, int] = {}
     for t in tallies:
-        for b, n in t.counts.items():
-            counts[b] = counts.get(b, 0) + n
+        for took in t.took:
+            b = bucket_of(took)
+            counts[b] = counts.get(b, 0) + 1
     return {
         "Tally": {
-            "Hist": {"Counts": counts, "Max": max(t.longest for t in tallies)},
+            "Hist": {"Counts": counts, "Max": max((max(t.took, default=0) for t in tallies), default=0)},
             "Handoffs": sum(t.handoffs for t in tallies),
             "Overlaps": sum(t.overlaps for t in tallies),
             "FenceFaults": sum(t.faults for t in tallies),
             "Errs": sum(t.errors for t in tallies),
             "LastErr": next((t.last_error for t in tallies if t.last_error), ""),
         },
-        "PerCaller": [t.n for t in tallies],
+        "PerCaller": [len(t.took) for t in tallies],
         "CPU": cpu_ns,
         "Window": window_ns,
     }
