@@ -161,6 +161,26 @@ def test_a_kept_lock_opens_at_once_on_demand(client: Client, connect: Connect) -
     assert connect().lock("k").acquire(blocking=False)
 
 
+def test_a_lock_whose_keep_may_last_is_not_called_released(peer: Peer) -> None:
+    """The end of the connection releases, but does not end the keep."""
+    for now in (True, False):
+        client = Client(peer.path, "test", timeout=60)
+        lock = client.lock("k", keep=60, owner=7)
+        acquired = Background(lock.acquire)
+        peer.welcome()
+        peer.grant(60_000)
+        acquired.result()
+        released = Background(lambda lock=lock, now=now: lock.release(now=now))
+        peer.expect(w.RELEASE)
+        peer.hang_up()
+        if now:
+            with pytest.raises(locksidecar.Unconfirmed, match="until its keep ends"):
+                released.result()
+        else:
+            released.result()
+        client.close()
+
+
 @pytest.mark.parametrize("crosses", [True, False])
 def test_a_kept_grant_that_nobody_wants_opens_at_once(peer: Peer, crosses: bool) -> None:
     client = Client(peer.path, "test", timeout=0.4 if crosses else 60)

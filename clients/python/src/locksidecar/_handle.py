@@ -341,13 +341,16 @@ class Handle(ABC, Generic[H]):
             conn.lapse(hold.each, w.now())
         before: Before = []
         calls: list[Call] = []
+        if isinstance(hold, Hold):
+            hold.opens = bool(flags & w.NOW and hold.keep)
         try:
             if count <= 1:
                 self._forget(who, hold)
             if not conn.release(hold, before, calls, wait, flags):
                 return None
-        except ConnectionLost:
-            calls.clear()  # the end of the connection also releases
+        except ConnectionLost as e:
+            calls.clear()
+            self._ended(e, isinstance(hold, Hold) and hold.opens)
         except Unavailable as e:
             calls.clear()
             if not hold.lost:
@@ -361,14 +364,21 @@ class Handle(ABC, Generic[H]):
                 raise hold.loss(hold.lost)
         return calls if wait else []
 
-    async def _answers(self, conn: Any, calls: list[Call], over: bool) -> None:
+    @staticmethod
+    def _ended(e: ConnectionLost, opens: bool) -> None:
+        """Accept the end of the connection as a release, unless the release was to end a keep."""
+        if opens:
+            raise Unconfirmed(f"{e}; the key may stay closed until its keep ends") from None
+
+    async def _answers(self, conn: Any, calls: list[Call], over: bool, opens: bool = False) -> None:
         """Wait for the answers to a release; Unconfirmed if they do not come, unless the hold is lost anyway."""
         limit = time.monotonic() + conn.timeout
         try:
             for c in calls:
                 await conn.answered(c, limit)
-        except ConnectionLost:
-            calls.clear()  # the end of the connection also releases
+        except ConnectionLost as e:
+            calls.clear()
+            self._ended(e, opens)
         except Unavailable as e:
             calls.clear()
             if not over:
@@ -463,7 +473,7 @@ class One(Handle[Hold[Any]]):
         return None if self._owner is None else self._held.get(self._owner)
 
     async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
-        await self._answers(hold.conn, calls, False)
+        await self._answers(hold.conn, calls, False, hold.opens)
         if calls:
             check(hold, calls[-1].reply)
 

@@ -72,6 +72,7 @@ class Hold(Generic[C]):
     tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
     keeps: object = None  # kept alive as long as the hold is in the table
     op = w.ACQUIRE
+    opens = False  # its release is to end the keep, too
     fence = 0
     count = 0  # how often its owner has acquired it; only this counts re-entries
     grants = 0  # how often the daemon has granted it
