@@ -117,7 +117,7 @@ func TestSilentDaemonsDoNotTakeTheTimeOfOthers(t *testing.T) {
 	if !soonAnswered(t, ss[1], ss[0]) {
 		t.Fatal("it does not answer at all")
 	}
-	for range 3 {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); { // a busy machine is late
 		var locks []upstream.Lock
 		for i := range 33 {
 			locks = append(locks, upstream.Lock{Daemon: sessionName(int64(i + 1)), Token: 1})
