@@ -35,8 +35,8 @@ func newSite(cfg *Config) (*site, error) {
 	return lockedSite(cfg, lock)
 }
 
-// lockedSite makes the socket, which this process has locked, unless another program has made it. It
-// closes lock after an error.
+// lockedSite makes the socket, which this process has locked, unless another program has made it.
+// It closes lock after an error.
 func lockedSite(cfg *Config, lock *os.File) (at *site, err error) {
 	at = &site{Sockets: takeover.Sockets{Listener: cfg.Listener, Lock: lock}}
 	if cfg.Listener == nil {

@@ -59,10 +59,7 @@ func FindInFile(socket string) (*State, error) {
 	if err != nil {
 		return nil, nil // the caller finds the same out when it makes the socket
 	}
-	s, err := readParked(path)
-	if err == nil && s.offer.Socket != socket {
-		err = fmt.Errorf("its socket is %s", s.offer.Socket)
-	}
+	s, err := readParked(socket)
 	if err != nil {
 		_ = lock.Close()
 		return nil, fmt.Errorf("%w: %w", ErrParked, errors.Join(err, os.Remove(path)))
@@ -75,21 +72,17 @@ func FindInFile(socket string) (*State, error) {
 // process has locked. A daemon may not serve anew beside such a file: a later process would take
 // its state for the state of that daemon. LeftInFile removes a file that cannot be used.
 func LeftInFile(socket string) bool {
-	path := parkedFile(socket)
-	s, err := readParked(path)
-	if err == nil && s.offer.Socket == socket {
-		return true
+	_, err := readParked(socket)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = os.Remove(parkedFile(socket))
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		_ = os.Remove(path)
-	}
-	return false
+	return err == nil
 }
 
-// readParked reads a file that ParkInFile has written on this boot of the machine. In a directory
-// such as /tmp another user may have made it.
-func readParked(path string) (*State, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+// readParked reads the file that ParkInFile has written for a socket, on this boot of the machine.
+// In a directory such as /tmp another user may have made it.
+func readParked(socket string) (*State, error) {
+	f, err := os.OpenFile(parkedFile(socket), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +104,11 @@ func readParked(path string) (*State, error) {
 	if err != nil {
 		return nil, err
 	}
+	if s.offer.Socket != socket {
+		return nil, fmt.Errorf("its socket is %s", s.offer.Socket)
+	}
 	now, err := clock()
-	if err == nil && (s.offer.Clock != now || now == "") {
+	if err == nil && s.offer.Clock != now {
 		err = errors.New("it is of another boot of the machine, or of another time namespace")
 	}
 	return s, err

@@ -136,8 +136,8 @@ func (h *host) successorConf() *conf {
 	return &next
 }
 
-// park leaves the detached holds of a daemon that has drained to the next process, which starts after
-// a while. It reports whether it has done so. A state that cannot be used, as after an upgrade, is
+// park leaves the detached holds of a daemon that has drained to the next process, which starts
+// after a while. It reports whether it has done so. A state that cannot be used, as after an upgrade, is
 // one that was not left.
 func (h *host) park() bool {
 	w := h.w
