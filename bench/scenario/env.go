@@ -141,17 +141,25 @@ func (e *Env) socket(kind string) string {
 	return filepath.Join(e.Dir, fmt.Sprintf("%s%d", kind, e.sockets), "s")
 }
 
-// buildDaemon compiles the daemon as it is released, once.
+// buildDaemon compiles the daemon, once.
 func (e *Env) buildDaemon() error {
 	if e.daemonBin != "" {
 		return nil
 	}
 	out := filepath.Join(e.Dir, "locksidecar")
-	build := exec.CommandContext(e.Ctx, filepath.Join(e.Root, "cmd", "locksidecar", "build.sh"), out)
-	if b, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the daemon: %w\n%s", err, b)
+	if err := buildReleased(e.Ctx, e.Root, out); err != nil {
+		return err
 	}
 	e.daemonBin = out
+	return nil
+}
+
+// buildReleased compiles the daemon in root as it is released.
+func buildReleased(ctx context.Context, root, out string) error {
+	cmd := exec.CommandContext(ctx, filepath.Join(root, "cmd", "locksidecar", "build.sh"), out)
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the daemon: %w\n%s", err, b)
+	}
 	return nil
 }
 

@@ -39,7 +39,7 @@ var daemonProgram = sync.OnceValues(func() (path string, err error) {
 		return "", err
 	}
 	path = filepath.Join(built, "locksidecar")
-	return path, harness.Build(context.Background(), "../..", "./cmd/locksidecar", path)
+	return path, buildReleased(context.Background(), "../..", path)
 })
 
 // shortEnv returns an environment with windows that are too short for results about speed. The test

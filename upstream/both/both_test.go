@@ -67,15 +67,22 @@ var start = time.Now().Add(-time.Hour)
 
 func clock() int64 { return int64(time.Since(start)) }
 
+// openEmbedded returns an embedded store without a file.
+func openEmbedded(t testing.TB) *embedded.Store {
+	t.Helper()
+	e, err := embedded.Open(embedded.Options{Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // One store has sessions and the other has TTLs. Leases depend on both.
 func TestConformanceWithSessions(t *testing.T) {
 	t.Parallel()
 	a := testserver.StartRedis(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		e, err := embedded.Open(embedded.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := openEmbedded(t)
 		return pair(t, open(t, a, prefix), e)
 	}, storetest.Options{OneHost: true, KeepsPlaces: true, OneByOne: true})
 }

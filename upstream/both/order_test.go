@@ -32,10 +32,7 @@ func (shared) Close() error { return nil }
 // store of another host.
 var oldStores = map[string]func(t testing.TB) func() upstream.Store{
 	"embedded": func(t testing.TB) func() upstream.Store {
-		e, err := embedded.Open(embedded.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := openEmbedded(t)
 		t.Cleanup(func() { _ = e.Close() })
 		return func() upstream.Store { return shared{e} }
 	},

@@ -9,17 +9,13 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
-	"github.com/locksidecar/locksidecar/upstream/embedded"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // Leases are released while they are renewed, as in a daemon with two lanes.
 func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
 	t.Parallel()
-	e, err := embedded.Open(embedded.Options{Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := openEmbedded(t)
 	s := pair(t, open(t, testserver.StartRedis(t), "lock:"), e)
 	defer s.Close()
 	h := &host{Store: s}
@@ -63,10 +59,7 @@ func (d unresponsive) Apply(ctx context.Context, ops []upstream.Op,
 func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	for _, dead := range []string{"redis", "embedded", "both"} {
-		e, err := embedded.Open(embedded.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := openEmbedded(t)
 		old, new := open(t, srv, dead+":"), upstream.Store(e)
 		if dead != "embedded" {
 			old = unresponsive{old}
@@ -105,11 +98,7 @@ func TestALeaseEndsAtAStoreThatHasLostItsSession(t *testing.T) {
 	t.Parallel()
 	var stores [2]upstream.Store
 	for i := range stores {
-		e, err := embedded.Open(embedded.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
-		stores[i] = e
+		stores[i] = openEmbedded(t)
 	}
 	news := make(chan upstream.Session)
 	s := pair(t, stores[0], losing{unresponsive{stores[1]}, news})
@@ -155,11 +144,7 @@ func TestALeaseIsLostThoughTheOtherStoreDoesNotAnswer(t *testing.T) {
 		for dead := range 2 {
 			var stores [2]upstream.Store
 			for i := range stores {
-				e, err := embedded.Open(embedded.Options{Clock: clock})
-				if err != nil {
-					t.Fatal(err)
-				}
-				stores[i] = e
+				stores[i] = openEmbedded(t)
 			}
 			cut, lost := false, stores[1-dead]
 			stores[dead] = unreachable{stores[dead], &cut}

@@ -42,13 +42,15 @@ interface Way {
     private static Way sidecar(String address, boolean confirm) {
         Sidecar sidecar = Sidecar.builder().socket(Path.of(address)).confirm(confirm).build();
         return (key, how) -> {
-            SidecarLock lock = how == How.READ ? sidecar.readWriteLock(key).readLock() : sidecar.lock(key);
-            return new Own(lock);
+            return new Plain(how == How.READ ? sidecar.readWriteLock(key).readLock() : sidecar.lock(key));
         };
     }
 
-    /** A lock of this product. Where only C1 compiles, a class takes much less time to make than a lambda that captures. */
-    record Own(SidecarLock lock) implements One {
+    /**
+     * A lock of the Java interface, this product's or another one. Where only C1 compiles, a class takes much less time to make
+     * than a lambda that captures.
+     */
+    record Plain(Lock lock) implements One {
         @Override
         public void acquire() {
             lock.lock();
@@ -61,7 +63,7 @@ interface Way {
 
         @Override
         public long fence() {
-            return lock.fence();
+            return lock instanceof SidecarLock own ? own.fence() : 0;
         }
     }
 
@@ -70,7 +72,7 @@ interface Way {
         Config config = new Config();
         config.useSingleServer().setAddress("redis://" + address);
         RedissonClient redisson = Redisson.create(config);
-        return (key, how) -> one(switch (how) {
+        return (key, how) -> new Plain(switch (how) {
             case MUTEX -> redisson.getLock(key);
             case READ -> redisson.getReadWriteLock(key).readLock();
             case WRITE -> redisson.getReadWriteLock(key).writeLock();
@@ -103,25 +105,6 @@ interface Way {
                     return 0;
                 }
             };
-        };
-    }
-
-    private static One one(Lock lock) {
-        return new One() {
-            @Override
-            public void acquire() {
-                lock.lock();
-            }
-
-            @Override
-            public void release() {
-                lock.unlock();
-            }
-
-            @Override
-            public long fence() {
-                return 0;
-            }
         };
     }
 }
