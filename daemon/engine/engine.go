@@ -200,7 +200,7 @@ const maxWakes = 128
 // it has to be called next.
 func (e *Engine) Tick() int64 {
 	now, wakes := e.clock(), e.settings().Wakes
-	a := getFollowUp()
+	a, flushed := getFollowUp(), now
 	defer putFollowUp(a)
 	for i := range e.shards {
 		if e.shards[i].wake.Load() > now {
@@ -209,6 +209,7 @@ func (e *Engine) Tick() int64 {
 		sh := e.lock(i)
 		sh.table.Tick(now, wakes, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
+		flushed = e.finishSome(flushed, a) // a store session may have ended, with every lease
 	}
 	storeLanes := *e.storeLanes.Load()
 	for _, sl := range storeLanes {

@@ -47,6 +47,9 @@ func (s *Session) ReceiveUpTo(b []byte, limit int) (rest []byte, work int, ok bo
 		b = more
 		ok = s.handle(payload, now, a)
 		work += 1 + len(s.req.Keys)
+		if s.req.Op == protocol.OpList && s.halfFull() {
+			e.finish(a, now, s) // the next page would count as one that the client does not read
+		}
 	}
 	e.finish(a, now, s)
 	return b, work, ok
@@ -124,6 +127,7 @@ func (s *Session) pong(id uint64, now int64, a *followUp) {
 }
 
 func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
+	msg = shorten(msg, maxText)
 	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
 }
 

@@ -264,12 +264,21 @@ func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 	a.mark(s)
 }
 
-// writeLocked appends a frame to the outbox, and reports whether the client does not read.
+// writeLocked appends a frame to the outbox, and reports whether the client does not read. One
+// frame may exceed the limit of the outbox.
 func (s *Session) writeLocked(frame func(b []byte) []byte) (slow bool) {
+	waiting := len(s.out)
 	if !s.killed && !s.ended.Load() {
 		s.out = frame(s.out)
 	}
-	return len(s.out) > s.engine.settings().OutBuffer
+	return waiting > s.engine.settings().OutBuffer
+}
+
+// halfFull reports whether the outbox has more than half of what may wait there.
+func (s *Session) halfFull() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.out) > s.engine.settings().OutBuffer/2
 }
 
 func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
@@ -407,8 +416,12 @@ func failText(m *cache.Message) string {
 	if m.Err != nil {
 		text += ": " + m.Err.Error()
 	}
-	return text
+	return shorten(text, maxText)
 }
+
+// maxText bounds the text of a failure, in bytes. A store's errors may be of any length, and not in
+// UTF-8. A client that got such a text would end the connection, and lose every lock.
+const maxText = 1000
 
 // Fatal ends the session. The last frame gives the reason, unless the client does not read.
 func (s *Session) Fatal(c protocol.Code, msg string) {

@@ -191,12 +191,14 @@ func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock,
 }
 
 // clip shortens a name that comes from a store.
-func clip(s string) string {
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	for len(s) > protocol.MaxKey+64 {
-		s = s[:len(s)-1]
+func clip(s string) string { return shorten(s, protocol.MaxKey+64) }
+
+// shorten returns a text that comes from a store as text for clients: UTF-8, of up to limit bytes.
+func shorten(s string, limit int) string {
+	if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "")
 	}
-	return strings.ToValidUTF8(s, "")
+	return s
 }
 
 // knowsKey reports whether this host has, or may have, a lease on a key at a store.

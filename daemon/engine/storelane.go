@@ -225,16 +225,25 @@ func (e *Engine) forEachTableOf(
 // flushes the sessions that have it.
 const unflushed = int64(time.Millisecond)
 
+// finishSome finishes a between two tables if output has waited since flushed for too long. It
+// returns when a was last finished.
+func (e *Engine) finishSome(flushed int64, a *followUp) int64 {
+	now := e.clock()
+	if now-flushed <= unflushed {
+		return flushed
+	}
+	e.finish(a, now, nil)
+	return now
+}
+
 // forEachTable passes news to every table, by tell, and carries out the effects.
 func (e *Engine) forEachTable(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
 	a, flushed := getFollowUp(), now
 	for i := range e.shards {
 		e.settings().Step()
-		if now = e.clock(); now-flushed > unflushed {
-			e.finish(a, now, nil)
-			flushed = now
-		}
+		flushed = e.finishSome(flushed, a)
+		now = e.clock()
 		sh := e.lock(i)
 		tell(sh.table, now, &sh.out)
 		e.carryOutAndUnlock(sh, now, a)
