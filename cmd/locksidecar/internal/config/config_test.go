@@ -2,10 +2,12 @@ package config_test
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"sort"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // environ is an environment for tests.
@@ -384,5 +387,43 @@ max_wait: 1m
 	}
 	if u := c.Store("eu").URL(); u != "redis://h?password_file=%2Ff" {
 		t.Error(u)
+	}
+}
+
+// The daemon's first message to a client lists all namespaces. It has to fit into a frame of the
+// size that every client reads, whatever the namespaces are.
+func TestTheNamespacesFitIntoTheWelcome(t *testing.T) {
+	for _, width := range []int{5, protocol.MaxKey} {
+		most := func(n int) (*config.Config, error) {
+			text := "heartbeat: 876000h\nnamespaces:\n"
+			for i := range n {
+				text += fmt.Sprintf("  '%0*d': {}\n", width, i)
+			}
+			return load(t, text, nil)
+		}
+		n := sort.Search(3000, func(n int) bool {
+			_, err := most(n + 1)
+			return err != nil
+		})
+		_, err := most(n + 1)
+		if n < 100 || err == nil || !strings.Contains(err.Error(), "first message") {
+			t.Fatalf("%d namespaces: %v", n+1, err)
+		}
+		c, err := most(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := protocol.Welcome{Version: math.MaxInt64, Session: math.MaxInt64, Now: math.MaxInt64,
+			MaxFrame: math.MaxInt64, MinTTL: math.MaxInt64, DefaultTTL: math.MaxInt64,
+			MaxTTL: math.MaxInt64, Daemon: strings.Repeat("v", 200)}
+		for _, s := range c.AllNamespaces() {
+			w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: s.Prefix,
+				Store: "zookeeper+zookeeper", Safety: "linearizable",
+				Heartbeat: uint64(s.Heartbeat.Milliseconds())})
+		}
+		if size := len(protocol.AppendWelcome(nil, math.MaxInt64, &w)); size >
+			protocol.HeaderLen+protocol.DefaultMaxFrame {
+			t.Errorf("%d namespaces: a frame of %d bytes", n, size)
+		}
 	}
 }

@@ -209,8 +209,25 @@ func (c *Config) Space(key string) *Namespace {
 	return found
 }
 
+// The first message of the daemon to a client lists the namespaces. maxSpaces bounds their entries
+// in it, in bytes, so that it fits into a frame of the size that every client reads. An entry has
+// the prefix and up to spaceSize other bytes.
+const (
+	maxSpaces = protocol.DefaultMaxFrame - 1500
+	spaceSize = 64
+)
+
 // checkNamespaces checks combinations of fields.
 func (c *Config) checkNamespaces(fault func(path, format string, a ...any)) {
+	size := 0
+	for _, n := range c.AllNamespaces() {
+		size += len(n.Prefix) + spaceSize
+	}
+	if size > maxSpaces {
+		fault("namespaces", "there are %d: in the daemon's first message to each client they need "+
+			"%d bytes, counted as %d and the prefix for each; the maximum is %d",
+			len(c.Namespaces), size, spaceSize, maxSpaces)
+	}
 	for _, n := range c.AllNamespaces() {
 		at := n.path
 		if n.Prefix == "" && len(n.set) == 0 {
