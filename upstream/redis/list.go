@@ -20,6 +20,7 @@ const (
 	minScan    = 16   // the smallest number of names that one SCAN visits
 	maxScan    = 256  // the number of names that one SCAN visits for a long page
 	maxRest    = 4096 // the maximum number of names in a cursor
+	maxCursor  = 3500 // the maximum number of bytes in a cursor: clients return at most 4096
 	scanSteps  = 64   // SCANs in one List: a page that is short or empty may not be the last
 	maxReaders = 1000 // the maximum number of readers that are listed for one lock
 )
@@ -81,7 +82,8 @@ func (s *Store) List(
 		if !ok {
 			at = position{Node: nodes[i].addr}
 		}
-		found, err := s.listPage(ctx, nodes[i], prefix, &at, limit-len(locks))
+		room := limit - len(locks)
+		found, err := s.listPage(ctx, nodes[i], prefix, &at, room, min(max(room, minScan), maxScan))
 		if err != nil {
 			return nil, "", fmt.Errorf("list locks: redis at %v: %w", nodes[i], err)
 		}
@@ -117,16 +119,16 @@ func (s *Store) listedNodes(ctx context.Context) ([]*node, error) {
 }
 
 // listPage returns at most room locks, from the names that remain of the last SCAN or else from
-// another SCAN. It advances at.
+// another SCAN, of count names. It advances at.
 func (s *Store) listPage(
-	ctx context.Context, n *node, prefix string, at *position, room int,
+	ctx context.Context, n *node, prefix string, at *position, room, count int,
 ) (locks []upstream.Lock, err error) {
+	before := *at
 	p := n.client.Pipeline()
 	clock := p.Time(ctx)
 	var scan *goredis.ScanCmd
 	if at.Rest == nil {
-		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*",
-			int64(min(max(room, minScan), maxScan)))
+		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*", int64(count))
 	}
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, err
@@ -154,6 +156,10 @@ func (s *Store) listPage(
 		of := queries[i].locks(s, now)
 		if len(of) > room {
 			at.Rest, at.Skip = at.Rest[i:], at.Skip+room
+			if scan != nil && count > 1 && len(at.String()) > maxCursor {
+				*at = before
+				return s.listPage(ctx, n, prefix, at, room+len(locks), max(count/4, 1))
+			}
 			return append(locks, of[:room]...), nil
 		}
 		locks, room, at.Skip = append(locks, of...), room-len(of), 0

@@ -152,3 +152,34 @@ func TestListRefusesWhatItCannotDo(t *testing.T) {
 }
 
 var _ upstream.Lister = (*redis.Store)(nil)
+
+// A client returns a cursor of up to 4096 bytes. Long names have to fit, too.
+func TestCursorsAreShort(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, url string, _ func(string, ...any)) {
+		p := &peer{T: t, Store: openStore(t, url+"?prefix=&timeout=10s")}
+		const n = 100
+		for i := range n {
+			p.take(fmt.Sprintf("%0500d", i), cache.Exclusive)
+		}
+		seen, cursor := map[string]bool{}, ""
+		for range 1000 {
+			locks, next, err := p.List(t.Context(), "", cursor, 7)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range locks {
+				seen[locks[i].Key] = true
+			}
+			if cursor = next; len(cursor) > 4000 {
+				t.Fatalf("a cursor of %d bytes", len(cursor))
+			}
+			if cursor == "" {
+				break
+			}
+		}
+		if len(seen) != n || cursor != "" {
+			t.Errorf("%d of %d locks", len(seen), n)
+		}
+	})
+}
