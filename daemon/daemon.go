@@ -424,9 +424,14 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		_ = nc.Close()
 	}
 	if d.engine.Draining() {
-		refuse(protocol.Draining, "the daemon is going away")
+		refuse(protocol.Draining, goingAway)
 		return
 	}
+	d.welcome(nc, refuse)
+}
+
+// welcome begins a session on a connection, unless a limit is reached; then it calls refuse.
+func (d *Daemon) welcome(nc *sock.Conn, refuse func(protocol.Code, string)) {
 	c := newConn(d, nc)
 	d.mu.Lock()
 	full := len(d.conns) >= d.now.Load().Limits.MaxConns
@@ -453,7 +458,12 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	c.awaitHello()
 	c.turn = turn{uncharged: connCost, setup: true, limit: c.s.RateLimit()}
 	c.run()
+	if d.engine.Draining() { // since admit has asked: then the drain may have missed this session
+		c.s.Fatal(protocol.Draining, goingAway)
+	}
 }
+
+const goingAway = "the daemon is going away"
 
 // awaitHello ends the session if its hello does not arrive in time.
 func (c *conn) awaitHello() {

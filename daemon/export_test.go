@@ -4,6 +4,8 @@ import (
 	"net"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // Engine is for tests that ask what is left.
@@ -25,3 +27,7 @@ func (d *Daemon) HoldRequests() (end, handle func()) {
 	c.handling.Lock()
 	return c.processEnded, c.handling.Unlock
 }
+
+// Welcome begins a session on a connection that was accepted before a drain, as if admit had been
+// slow since.
+func (d *Daemon) Welcome(nc *sock.Conn) { d.welcome(nc, func(protocol.Code, string) {}) }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/protocol/sock"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
@@ -274,4 +276,38 @@ func TestADrainTellsASessionThatHasJustBegun(t *testing.T) {
 		err := <-h.done
 		h.done <- err
 	}
+}
+
+// A session that begins when the drain has told all sessions ends, too. Otherwise the daemon would
+// wait for its client in vain, and would not leave its detached holds to the next one.
+func TestASessionThatBeginsDuringADrainEnds(t *testing.T) {
+	h := start(t, nil, func(c *daemon.Config) { c.Drain = time.Hour })
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	h.stop()
+	eventually(t, "it drains", h.d.Engine().Draining)
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "")
+		nc, err := net.FileConn(f)
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = nc.(*net.UnixConn)
+	}
+	nc, err := sock.New(ends[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.d.Welcome(nc)
+	r := &raw{t: t, UnixConn: ends[1]}
+	_ = r.SetDeadline(time.Now().Add(bound))
+	r.fatal(protocol.Draining)
+	_ = r.Close()
+	release(t, c, "k", 0, g.Fence)
 }
