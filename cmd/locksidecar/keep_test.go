@@ -377,3 +377,26 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 		})
 	}
 }
+
+// A manager keeps a limited number of descriptors, and says nothing about the others. A daemon that
+// has more drains, so that its clients are told.
+func TestMoreDescriptorsThanAreKept(t *testing.T) {
+	t.Parallel()
+	h := bareHost(t)
+	ear := filepath.Join(h.dir, "n")
+	h.env = append(h.env, "NOTIFY_SOCKET="+ear, "FDSTORE=6")
+	m := newManager(t, ear)
+	h.serve("--keep-over-restart", "--drain", "100ms")
+	p := h.lock(nil, "echo up; read x; exit 0")
+	p.line()
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+	if log := h.daemon.err.String(); !strings.Contains(log, `"event":"park_failed"`) ||
+		!strings.Contains(log, `"event":"draining"`) {
+		t.Errorf("the log:\n%s", log)
+	}
+	if n := m.has(); n != 0 {
+		t.Errorf("%d descriptors are kept", n)
+	}
+	p.ends(79)
+}
