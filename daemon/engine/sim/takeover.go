@@ -137,20 +137,31 @@ func (h *host) successorConf() *conf {
 }
 
 // park leaves the detached holds of a daemon that has drained to the next process, which starts
-// after a while. It reports whether it has done so. A state that cannot be used, as after an upgrade, is
-// one that was not left.
+// after a while, perhaps with another configuration. It reports whether it has done so. A state that
+// cannot be used, as after an upgrade, is one that was not left.
 func (h *host) park() bool {
 	w := h.w
 	_, flying, others := h.depth()
 	if h.eng.Detached() == 0 || len(h.eng.Sessions()) > 0 || flying+others > 0 || w.chance(200) {
 		return false
 	}
+	if slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving }) {
+		return false
+	}
 	w.counts.Tallies[parks]++
 	w.say(nil, "host %d parks its detached holds", h.id)
 	h.draining = false
-	h.passOn(h.conf)
+	c := h.conf
+	if w.p.Namespaces > 0 && !w.p.Move && w.chance(400) {
+		c = h.edited()
+	}
+	h.passOn(c)
 	h.workAgain()
-	h.freeze(w.between(100*ms, 3*sec)) // nothing happens between the two processes
+	most := 3 * sec
+	if w.chance(300) {
+		most = 40 * sec
+	}
+	h.freeze(w.between(100*ms, most)) // nothing happens between the two processes
 	return true
 }
 
