@@ -134,6 +134,25 @@ async def test_a_hold_that_no_acquire_returned_is_not_reported_under_asyncio(loo
     assert told == []
 
 
+async def test_a_release_waits_if_asked_where_another_handle_holds_the_key_too(loop: aio.Loop, peer: Peer) -> None:
+    """The client itself does not wait for a confirmation."""
+    client = loop.client(peer.path, confirm=False)
+
+    def serve() -> int:
+        peer.welcome()
+        peer.grant(60_000)
+        peer.grant(60_000)
+        return int(peer.released()[5])
+
+    serving = Background(serve)
+    await client._connect(0)  # so that the release begins on the shortest path
+    locks = [client.lock("k", shared=True) for _ in range(2)]
+    for lock in locks:
+        assert await lock.acquire(blocking=False)
+    await locks[1].release(wait=True)
+    assert serving.result() == 0, "the release is quiet"
+
+
 @pytest.mark.parametrize("short", [True, False])
 def test_a_loss_is_told_once_to_each(peer: Peer, short: bool) -> None:
     told: list[LostError] = []

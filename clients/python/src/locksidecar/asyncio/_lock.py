@@ -122,7 +122,7 @@ class Lock(OneLock):
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries
         if entries.get(at) != (hold,):
-            return super().release()
+            return super().release(wait)
         c = _new_call(Quick)
         c.op, c.future = w.RELEASE, conn.loop.create_future()
         n = conn._ids + 1
