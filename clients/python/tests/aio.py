@@ -86,7 +86,7 @@ async def waiters(client: Client, key: str, count: int) -> None:
     """Wait until so many requests wait for the key."""
 
     async def waiting() -> bool:
-        return bool((await client._ask(7, key))[5] == count)
+        return bool((await client._asked(7, key))[5] == count)
 
     await until(f"{count} wait", waiting)
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 import locksidecar
 from locksidecar import _wire as w
+from locksidecar._handle import run
 
 SRC = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 BOUND = 30.0  # seconds within which something must happen, even on a busy machine
@@ -37,6 +38,11 @@ def drains(client: locksidecar.Client) -> bool:
         return False
     except locksidecar.Draining:
         return True
+
+
+def ask(client: locksidecar.Client, op: int, *fields: object) -> w.Message:
+    """Send a request, and return its reply."""
+    return run(client._asked(op, *fields))
 
 
 class Daemon:

@@ -119,7 +119,7 @@ async def test_a_successor_begins_when_the_work_has_ended(aclient: Client, aconn
         await until("on_lost is called", lambda: one.count("lost") == 1)  # although on_elected is running
         assert one.count("ended") == 0
         assert not one.election.is_leader
-        assert (await aclient._ask(w.INSPECT, "k"))[2] == 1  # and the client still has the lock
+        assert (await aclient._asked(w.INSPECT, "k"))[2] == 1  # and the client still has the lock
         assert not two.events
         stopped.cancel()  # which does not undo it
         await ended(stopped)

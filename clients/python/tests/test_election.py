@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 from candidate import Candidate, Stage
-from daemon import Daemon, Script, until
+from daemon import Daemon, Script, ask, until
 from peer import Background
 from test_fork import Child
 from test_lock import lock_list
@@ -109,7 +109,7 @@ def test_a_successor_begins_when_the_work_has_ended(client: Client, connect: Con
     assert one.count("ended") == 0
     assert not one.election.is_leader
     assert stopped.running
-    assert client._ask(w.INSPECT, "k")[2] == 1  # and the client still has the lock
+    assert ask(client, w.INSPECT, "k")[2] == 1  # and the client still has the lock
     assert not two.events
     one.may_end.set()
     stopped.result()

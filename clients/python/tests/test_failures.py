@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from daemon import Daemon, Script, drains, until
+from daemon import Daemon, Script, ask, drains, until
 from peer import Background
 
 import locksidecar
@@ -46,7 +46,7 @@ def test_no_caller_hangs_when_the_daemon_goes(
     held.acquire()
     other = connect()
     waiters = [Background(other.lock("k").acquire) for _ in range(8)]
-    until("they wait", lambda: client._ask(w.INSPECT, "k")[5] == 8)
+    until("they wait", lambda: ask(client, w.INSPECT, "k")[5] == 8)
     daemon.kill()
     for waiter in waiters:
         with pytest.raises(locksidecar.Unavailable):

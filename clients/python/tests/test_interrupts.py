@@ -16,7 +16,7 @@ import typing
 from collections.abc import Callable, Iterator
 
 import pytest
-from daemon import until
+from daemon import ask, until
 from peer import Background
 
 import locksidecar
@@ -76,7 +76,7 @@ def test_an_interrupt_withdraws_the_wait(client: Client, connect: Connect) -> No
     with pytest.raises(Interrupted):
         lock.acquire()
     assert not lock.owned()
-    until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
+    until("nobody waits", lambda: ask(client, w.INSPECT, "k")[5] == 0)
     holder.release()
     assert client.lock("k").acquire(blocking=False)  # and the connection stays open
 
@@ -91,7 +91,7 @@ def test_ctrl_c_withdraws_the_wait(client: Client, connect: Connect) -> None:
             pytest.fail("entered")
     finally:
         signal.signal(signal.SIGALRM, before)
-    until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
+    until("nobody waits", lambda: ask(client, w.INSPECT, "k")[5] == 0)
 
 
 def interrupted(n: int, run: Callable[[], None]) -> bool:

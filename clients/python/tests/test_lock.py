@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from daemon import Script, until
+from daemon import Script, ask, until
 from peer import Background
 
 import locksidecar
@@ -78,7 +78,7 @@ def test_a_waiter_gets_it_when_it_is_released(client: Client, connect: Connect) 
 
 def lock_list(client: Client, key: str, waiters: int) -> None:
     """Wait until so many requests wait for the key."""
-    until(f"{waiters} wait", lambda: client._ask(7, key)[5] == waiters)
+    until(f"{waiters} wait", lambda: ask(client, 7, key)[5] == waiters)
 
 
 def test_the_same_thread_acquires_again(client: Client) -> None:

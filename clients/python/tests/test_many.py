@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from daemon import Daemon, until
+from daemon import Daemon, ask, until
 from peer import Background
 from test_lock import lock_list
 
@@ -43,7 +43,7 @@ def test_all_are_held_and_released(client: Client, connect: Connect) -> None:
     assert 0 < locks.remaining <= 30
     assert list(locks.fences) == keys
     for key, fence in locks.fences.items():
-        assert fence == client._ask(7, key)[7] > 0
+        assert fence == ask(client, 7, key)[7] > 0
         assert other.lock(key).acquire(blocking=False) is False
     assert "not" not in repr(locks)
     locks.release()
@@ -143,7 +143,7 @@ def test_two_threads_acquire_as_one_owner_at_once(client: Client, connect: Conne
     blocker = connect().lock("b")
     blocker.acquire()
     both = [Background(locks.acquire) for _ in range(2)]
-    until("both wait", lambda: client._ask(7, "b")[5] + client._ask(7, "a")[5] == 2)
+    until("both wait", lambda: ask(client, 7, "b")[5] + ask(client, 7, "a")[5] == 2)
     blocker.release()
     assert [b.result() for b in both] == [True, True]
     for _ in range(2):

@@ -12,7 +12,7 @@ from typing import Any
 
 import aio
 import pytest
-from daemon import until
+from daemon import ask, until
 from peer import FENCE, Background, Peer, ms
 
 import locksidecar
@@ -346,7 +346,7 @@ def test_several_locks_of_a_named_owner_that_lost_one_while_it_waited(client: Cl
     first, both = client.lock("k", ttl=0.3, renew=False, owner=7), client.lock_many(["j", "k"], owner=7)
     first.acquire()
     acquired = Background(both.acquire)
-    until("it waits", lambda: client._ask(w.INSPECT, "j")[5] == 1)
+    until("it waits", lambda: ask(client, w.INSPECT, "j")[5] == 1)
     until("the first has ended", lambda: not first.owned())
     other.release()
     with pytest.raises(LostError, match="'k' was lost: fixed_end"):

@@ -15,7 +15,7 @@ import aio
 import pytest
 import redis
 import redis.asyncio
-from daemon import SRC, Daemon, until
+from daemon import SRC, Daemon, ask, until
 from peer import Background
 
 import locksidecar
@@ -152,7 +152,7 @@ def test_blocking(r: Redis) -> None:
     assert two.acquire(blocking_timeout=-1) is False
     assert r.lock("foo", blocking=False).acquire() is False
     waiter = Background(lambda: r.lock("foo", sleep=60).acquire(blocking=True))  # no polling: sleep is not used
-    until("it waits", lambda: r.sidecar._ask(7, "foo")[5] == 1)
+    until("it waits", lambda: ask(r.sidecar, 7, "foo")[5] == 1)
     one.release()
     assert waiter.result() is True
 

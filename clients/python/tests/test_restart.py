@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import aio
 import pytest
 from candidate import Candidate, Stage
-from daemon import Daemon, drains, until
+from daemon import Daemon, ask, drains, until
 from peer import Background
 from test_asyncio_election import Candidate as AsyncioCandidate
 
@@ -63,7 +63,7 @@ def a_wait_over_a_restart(s: Scene) -> None:
     holder, lock = client.lock("k", ttl=1), s.connect().lock("k", ttl=1)
     holder.acquire()
     waiter = Background(lock.acquire, True, 60)
-    until("it waits", lambda: client._ask(w.INSPECT, "k")[5] == 1)
+    until("it waits", lambda: ask(client, w.INSPECT, "k")[5] == 1)
     s.daemon.kill()
     s.daemon.start()
     assert waiter.result() is True
@@ -75,7 +75,7 @@ def a_wait_over_an_orderly_restart(s: Scene) -> None:
     holder, lock = client.lock("k"), s.connect().lock("k")
     holder.acquire()
     waiter = Background(lock.acquire, True, 60)
-    until("it waits", lambda: client._ask(w.INSPECT, "k")[5] == 1)
+    until("it waits", lambda: ask(client, w.INSPECT, "k")[5] == 1)
     s.daemon.signal(signal.SIGTERM)
     until("it drains", lambda: drains(client))
     assert holder.owned()

@@ -8,7 +8,7 @@ from typing import Any
 
 import aio
 import pytest
-from daemon import Daemon, until
+from daemon import Daemon, ask, until
 from peer import FENCE, Background, Peer, ms
 
 from locksidecar import Client, ConnectionLost, LostError
@@ -22,7 +22,7 @@ def twice(client: Client, holder: Any, lock: Any) -> None:
     """Let two threads of the owner of lock acquire it by two requests, which are sent while holder holds it."""
     assert holder.acquire()
     both = [Background(lock.acquire), Background(lock.acquire)]
-    until("both wait", lambda: client._ask(w.INSPECT, "k")[5] == 2)
+    until("both wait", lambda: ask(client, w.INSPECT, "k")[5] == 2)
     holder.release()
     assert all(b.result() for b in both)
 

@@ -235,7 +235,7 @@ async def test_a_cancelled_wait_for_a_permit(aclient: locksidecar.asyncio.Client
             pytest.fail("entered")
 
     async def waiting() -> bool:
-        return bool((await aclient._ask(w.INSPECT, "k", w.PERMIT))[5] == 1)
+        return bool((await aclient._asked(w.INSPECT, "k", w.PERMIT))[5] == 1)
 
     task = asyncio.ensure_future(waits())
     await auntil("it waits", waiting)

@@ -14,7 +14,7 @@ from typing import Any
 
 import aio
 import pytest
-from daemon import BOUND, Daemon, Script, until
+from daemon import BOUND, Daemon, Script, ask, until
 from peer import FENCE, Background, Peer, ms
 
 import locksidecar
@@ -205,7 +205,7 @@ def test_a_client_that_was_closed_may_be_thrown_away(daemon: Daemon) -> None:
 
 def waits(client: Client, watcher: Client, key: str) -> Background:
     waiting = Background(client.lock(key).acquire)
-    until("it waits", lambda: watcher._ask(w.INSPECT, key)[5] == 1)
+    until("it waits", lambda: ask(watcher, w.INSPECT, key)[5] == 1)
     return waiting
 
 

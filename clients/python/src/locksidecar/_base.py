@@ -38,6 +38,28 @@ class ReadWriteLock(Generic[L]):
         self.write = write
 
 
+class Pauses:
+    """The pauses between failed attempts, in seconds: they grow, and are random."""
+
+    def __init__(self, first: float = 0.01, longest: float = 0.25) -> None:
+        self._first, self.longest = first, longest
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin again, after a success."""
+        self._next = self._first
+
+    @property
+    def first(self) -> bool:
+        """Whether there was no failure since the last success."""
+        return self._next == self._first
+
+    def next(self) -> float:
+        """Return the pause after a failure."""
+        pause, self._next = self._next, min(self.longest, 2 * self._next)
+        return pause * random.uniform(0.5, 1)
+
+
 class Base(ABC):
     """The common part of the clients for threads and for tasks: their terms, and one connection at a time."""
 
@@ -127,16 +149,15 @@ class Base(ABC):
         self._here()
         if (conn := self._live()) is not None:
             return conn
-        start, pause = time.monotonic(), 0.01
+        start, pauses = time.monotonic(), Pauses()
         while True:
             conn, why = await self._turn(start)
             if conn is not None:
                 return conn
-            if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
+            start, pause = time.monotonic(), pauses.next()
+            if not isinstance(why, Unavailable) or start + pause >= until:
                 raise type(why)(*why.args)
-            start = time.monotonic()
-            await self._pause(pause * random.uniform(0.5, 1))
-            pause = min(0.25, 2 * pause)
+            await self._pause(pause)
 
     async def _attempt(self, start: float) -> tuple[Any, LockError]:
         """Return the connection, and make one if necessary; or return None and the error.

@@ -57,7 +57,8 @@ class Role(dict[int, object]):
     """The role of the thread that reads. The only entry is a mark of the request for which it reads.
 
     setdefault takes the role if it is free. Unlike the acquire of a lock, it leaves a trace of its taker, so an
-    interrupt just afterwards does no harm. It is given up without a call, because that is where an interrupt may come.
+    interrupt just afterwards does no harm. It is given up without a call, because that is where an interrupt may come;
+    only a thread that has not taken it calls __missing__.
     """
 
     def __enter__(self) -> None:
@@ -67,6 +68,9 @@ class Role(dict[int, object]):
 
     def __exit__(self, *_: object) -> None:
         self.clear()
+
+    def __missing__(self, _: int) -> None:
+        """Return None while the role is free."""
 
 
 class Conn(Session):
@@ -100,10 +104,9 @@ class Conn(Session):
         data = b""
         while not self.welcome(data):
             sock.settimeout(max(0.001, limit - time.monotonic()))
-            more = sock.recv(65536)
-            if not more:
+            data = sock.recv(65536)
+            if not data:
                 raise ConnectionLost("the daemon closed the connection")
-            data += more
         if self._cooperative:
             sock.settimeout(self.timeout)  # for writes: reads wait in _readable
             return
@@ -158,16 +161,12 @@ class Conn(Session):
             raise
         return len(data)
 
-    def wait(self, c: Call, limit: float | None) -> bool:
-        """Wait until the reply has come; false if the monotonic clock has reached limit.
-
-        Raises the error that has ended the connection.
-        """
+    async def answered(self, c: Call, limit: float | None) -> None:
         while not c.done:
             if self.dead is not None:
                 raise self.gone()
             if limit is not None and time.monotonic() >= limit:
-                return False
+                raise self.silent()
             if self._read_as(c, self._read_until, c, limit):
                 continue
             if c.waiter is None:
@@ -178,21 +177,15 @@ class Conn(Session):
                 c.waiter.acquire(timeout=-1 if limit is None else max(0.0, limit - time.monotonic()))
         if c.error is not None:
             raise c.error
-        return True
-
-    async def answered(self, c: Call, limit: float | None) -> None:
-        if not self.wait(c, limit):
-            raise self.silent()
 
     async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
         while (cancel := self.unsettled(hold)) is not None:
             if limit is not None and time.monotonic() >= limit:
                 raise self.silent()
-            self.wait(cancel, time.monotonic() + _LOOK)  # not longer: an answer wakes only one of its waiters
+            with contextlib.suppress(Unavailable):
+                # not longer: an answer wakes only one of its waiters
+                await self.answered(cancel, time.monotonic() + _LOOK)
         self.give_back_all()
-
-    def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
-        """Do nothing: the keeper checks all holds."""
 
     # ---- reading ----
 
@@ -205,14 +198,10 @@ class Conn(Session):
             read(*more)
             return True
         finally:
-            try:
-                reads = role[0] is me
-                if reads:
-                    del role[0]
-            except KeyError:
-                reads = False
-            if reads and (self._pending or self._late):
-                self._pass_on()
+            if role[0] is me:
+                del role[0]
+                if self._pending or self._late:
+                    self._pass_on()
 
     def _read_until(self, c: Call, limit: float | None) -> None:
         """Read until c is done, or the monotonic clock has reached limit. The caller has the role."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
-import weakref
 from collections.abc import Callable
 
-from ._errors import log
 from ._handle import run
 from ._term import STEP, BaseCampaign, BaseElection, BaseOver, BaseTerm
 
@@ -50,17 +48,13 @@ class Campaign(BaseCampaign):
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()  # its put may be called anywhere
         self._elected: threading.Thread | None = None
         self.runner: threading.Thread | None = None  # the thread in run that waits
-        self.thread = threading.Thread(target=self._run, name="locksidecar-election", daemon=True)
-        self.finished = False
+        self.thread = threading.Thread(target=lambda: run(self._course()), name="locksidecar-election", daemon=True)
         self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wake(self) -> None:
         self._wakes.put(None)
 
-    def busy(self) -> bool:
-        return self.begun and not self.finished
-
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the campaigner."""
         try:
             self._election._claim(self, True)
@@ -71,7 +65,19 @@ class Campaign(BaseCampaign):
                 self.finished = True
             raise
 
-    def join(self) -> None:
+    async def run(self) -> None:
+        self.runner = threading.current_thread()
+        try:
+            self.start()
+            await self.join()
+        except BaseException:
+            self.stop()
+            await self.join()
+            raise
+        finally:
+            self.runner = None
+
+    async def join(self) -> None:
         """Wait for the end.
 
         Thread.join would not do: if it is interrupted, it treats the thread as ended (3.10 to 3.12).
@@ -82,18 +88,13 @@ class Campaign(BaseCampaign):
         self._done.put(None)  # for other waiting threads
 
     def inside(self) -> bool:
-        """Tell whether the caller is the thread that would be waited for."""
         return threading.current_thread() in (self.thread, self._elected, self.runner)
 
     async def _rest(self, most: float) -> None:
         with contextlib.suppress(queue.Empty):
             self._wakes.get(timeout=max(0.0, most))
 
-    def _run(self) -> None:
-        try:
-            run(self._course())
-        except BaseException as e:
-            self.error = e
+    def _end(self) -> None:
         self.finished = True
         self._done.put(None)
 
@@ -128,10 +129,6 @@ class Election(BaseElection[Term]):
 
     _campaigns = Campaign
 
-    def start(self) -> None:
-        """Campaign in the background, until stop. RuntimeError if a campaign is in progress."""
-        self._new().begin()
-
     def run(self) -> None:
         """Campaign until another thread, a callback or a signal handler calls stop. Raises the error that ended it.
 
@@ -140,21 +137,7 @@ class Election(BaseElection[Term]):
         An exception such as Ctrl-C stops the campaign, too. The exception is raised after the term has ended, its
         callbacks have returned, and the lock is released. A second exception does not wait for that.
         """
-        thread = threading.current_thread()
-        self._client._known.check([self._key], weakref.ref(thread), self._by, True)
-        campaign = self._new()
-        campaign.runner = thread
-        try:
-            campaign.begin()
-            campaign.join()
-        except BaseException:
-            campaign.stop()
-            campaign.join()
-            raise
-        finally:
-            campaign.runner = None
-        if campaign.error is not None:
-            raise campaign.error
+        run(self._run(self._new()))
 
     def stop(self, wait: bool = True) -> None:
         """End the campaign: the term is over at once, and the lock is released when its callbacks have returned.
@@ -165,15 +148,9 @@ class Election(BaseElection[Term]):
 
         Idempotent. The election may be started again afterwards.
         """
-        campaign = self._ours()
-        if campaign is None:
-            return
-        campaign.stop()
-        if not wait or not campaign.begun or campaign.inside():
-            return
-        campaign.join()
-        if campaign.error is not None:
-            raise campaign.error
+        campaign = self._stop()
+        if wait:
+            run(self._stopped(campaign))
 
     def __enter__(self) -> Election:
         try:
@@ -184,9 +161,4 @@ class Election(BaseElection[Term]):
         return self
 
     def __exit__(self, kind: object, body: BaseException | None, trace: object) -> None:
-        try:
-            self.stop()
-        except Exception:
-            if body is None:
-                raise
-            log.exception("election %r, whose body failed", self._key)
+        run(self._left(body))

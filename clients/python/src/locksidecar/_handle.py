@@ -7,7 +7,6 @@ blocks the thread instead and never waits for a loop: run takes it to its end at
 from __future__ import annotations
 
 import math
-import random
 import sys
 import time
 import warnings
@@ -16,6 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, Generic, Literal, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
+from ._base import Pauses
 from ._errors import (
     ConnectionLost,
     Draining,
@@ -73,7 +73,6 @@ def only(terms: dict[str, Any], *more: str) -> dict[str, Any]:
 class Handle(ABC, Generic[H]):
     """A handle of a client. H is the type of its holds: Hold or Holds."""
 
-    _general = False  # the shortest path is not for this handle
     _unit: str  # the default owner, for messages: "thread" or "task"
     _kind = "lock"  # for messages
     _one = False  # one of the keys is acquired
@@ -95,7 +94,7 @@ class Handle(ABC, Generic[H]):
         self._client = client
         self._confirm = client._confirm if confirm is None else confirm
         self._hold_for = 0 if keep is None else w.to_ttl(keep, "keep")
-        self._general = owner is not None or keep is not None
+        self._general = owner is not None or keep is not None  # the shortest path is not for it
         self._held = {}
         self._sweep_at = SWEEP
         self._ttl = 0 if ttl is None else w.to_ttl(ttl)
@@ -154,10 +153,8 @@ class Handle(ABC, Generic[H]):
 
         With renew=True it rises with each renewal.
         """
-        hold = self._find()
-        if hold is None or not still(hold):
-            return 0.0
-        return max(0.0, (hold.valid - w.now()) / 1e9)
+        hold = self._valid()
+        return 0.0 if hold is None else w.left(hold.valid)
 
     @property
     def ends_in(self) -> float | None:
@@ -165,20 +162,21 @@ class Handle(ABC, Generic[H]):
 
         It ends by itself with renew=False, and if the daemon limits how long a lock may be held.
         """
-        hold = self._find()
-        end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and still(hold) else 0
-        return max(0.0, (end - w.now()) / 1e9) if end else None
+        hold = self._valid()
+        end = 0 if hold is None else min((each.end for each in hold.each if each.end), default=0)
+        return w.left(end) if end else None
 
     @property
     def held_count(self) -> int:
         """How often this owner has acquired it without having released it; 0 if it is not held."""
-        return self._depth()
+        hold = None if self._owner is None and not self._held else self._valid()
+        return 0 if hold is None else hold.count
 
     @property
     def mode(self) -> Literal["exclusive", "shared"] | None:
         """How this owner holds it; None if it is not held. A downgrade changes it."""
-        hold = self._find()
-        return None if hold is None or not still(hold) else "shared" if hold.shared else "exclusive"
+        hold = self._valid()
+        return None if hold is None else "shared" if hold.shared else "exclusive"
 
     def check(self) -> None:
         """Raise LostError if the lock was lost, and NotHeld if this owner does not hold it. Sends nothing."""
@@ -206,18 +204,17 @@ class Handle(ABC, Generic[H]):
         """Return the hold of this owner. A lost hold counts until its release."""
         return self._of(self._who())
 
+    def _valid(self) -> H | None:
+        """Return the hold of this owner if it is valid."""
+        hold = self._find()
+        return hold if hold is not None and still(hold) else None
+
     def _mine(self) -> H:
         """Return the hold of this owner; NotHeld if there is none."""
         hold = self._find()
         if hold is None:
             raise self._not_held()
         return hold
-
-    def _depth(self) -> int:
-        if self._owner is None and not self._held:
-            return 0
-        hold = self._find()
-        return 0 if hold is None or not still(hold) else hold.count
 
     # ---- acquire ----
 
@@ -316,8 +313,7 @@ class Handle(ABC, Generic[H]):
         """Raise if the owner must not acquire: it has lost one of the keys, or holds one by another handle."""
         for key in self._keys:
             for hold in self._client._known.holds(key, who):
-                if not sure(hold):
-                    hold.conn.lapse([hold], w.now())
+                settle(hold)
         self._client._known.check(self._keys, who, self._by, waits, self._one)
         if waits and self._owner is None and any(leaks(hold) for hold in self._all(ended)):
             warnings.warn(
@@ -328,64 +324,53 @@ class Handle(ABC, Generic[H]):
 
     # ---- release and changes ----
 
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
-        """Release. Return the arguments for _released."""
-        while (calls := self._let_go_of(who, hold := self._mine(), wait, flags)) is None:
-            pass  # another thread of the same owner has released that hold meanwhile
-        return hold, calls
-
-    def _let_go_of(self, who: Who, hold: H, wait: bool, flags: int) -> list[Call] | None:
-        """Release one count of a hold; None if none was left."""
+    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
+        """Release; now a lock with keep opens, too. Return the arguments for _released."""
+        hold, released = self._mine(), True
         conn, count = hold.conn, hold.count
-        if not hold.lost and not sure(hold):
-            conn.lapse(hold.each, w.now())
+        settle(hold)
         before: Before = []
         calls: list[Call] = []
         if isinstance(hold, Hold):
-            hold.opens = bool(flags & w.NOW and hold.keep)
+            hold.opens = now and hold.keep > 0
         try:
             if count <= 1:
                 self._forget(who, hold)
-            if not conn.release(hold, before, calls, wait, flags):
-                return None
-        except ConnectionLost as e:
-            calls.clear()
-            self._ended(e, isinstance(hold, Hold) and hold.opens)
+            released = conn.release(hold, before, calls, wait, w.NOW if now else 0)
         except Unavailable as e:
-            calls.clear()
-            if not hold.lost:
-                raise Unconfirmed(f"{e}; the connection has ended") from None
+            self._unanswered(e, hold, calls, "the connection has ended")
         except BaseException:
             conn.finish(hold, count, before, calls)
             raise
+        if not released:  # another thread of the same owner has done it meanwhile
+            return Handle._let_go(self, who, wait, now)
         if hold.lost:
             conn.acknowledge(hold.each)
             if not calls:
                 raise hold.loss(hold.lost)
-        return calls if wait else []
+        return hold, calls if wait else []
 
-    @staticmethod
-    def _ended(e: ConnectionLost, opens: bool) -> None:
-        """Accept the end of the connection as a release, unless the release was to end a keep."""
-        if opens:
-            raise Unconfirmed(f"{e}; the key may stay closed until its keep ends") from None
-
-    async def _answers(self, conn: Any, calls: list[Call], over: bool, opens: bool = False) -> None:
-        """Wait for the answers to a release; Unconfirmed if they do not come, unless the hold is lost anyway."""
-        limit = time.monotonic() + conn.timeout
+    async def _answers(self, hold: H, calls: list[Call]) -> None:
+        """Wait for the answers to a release."""
+        limit = time.monotonic() + hold.conn.timeout
         try:
             for c in calls:
-                await conn.answered(c, limit)
-        except ConnectionLost as e:
-            calls.clear()
-            self._ended(e, opens)
+                await hold.conn.answered(c, limit)
         except Unavailable as e:
-            calls.clear()
-            if not over:
-                raise Unconfirmed(f"{e}; the release has been sent") from None
+            self._unanswered(e, hold, calls, "the release has been sent")
 
-    def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:
-        return self._changed(self._mine(), op, *fields)
+    @staticmethod
+    def _unanswered(e: Unavailable, hold: Held, calls: list[Call], state: str) -> None:
+        """Handle missing answers to a release: Unconfirmed, unless the hold is lost anyway.
+
+        The end of the connection is a release, too, unless the release was to end a keep.
+        """
+        calls.clear()
+        if isinstance(e, ConnectionLost):
+            if isinstance(hold, Hold) and hold.opens:
+                raise Unconfirmed(f"{e}; the key may stay closed until its keep ends") from None
+        elif not hold.lost:
+            raise Unconfirmed(f"{e}; {state}") from None
 
     async def _changed(self, hold: H, op: int, *fields: int) -> None:
         must(hold)
@@ -429,7 +414,7 @@ class Handle(ABC, Generic[H]):
     def _keep(self, who: Who, hold: H) -> None:
         self._held[who] = hold
         if len(self._held) >= self._sweep_at:
-            self._sweep_at = max(SWEEP, 2 * sweep(self._held, lambda hold: hold.over))
+            self._sweep_at = sweep(self._held, lambda hold: hold.over)
 
     def _forget(self, who: Who, hold: H) -> None:
         if self._held.get(who) is hold:
@@ -466,14 +451,15 @@ class One(Handle[Hold[Any]]):
         if hold is not None and not done(hold):
             return hold
         # A named owner may have acquired it by another handle.
-        return next(iter(self._client._known.holds(self._key, who)), None) if isinstance(who, int) else None
+        named = isinstance(who, int) and not self._one
+        return next(iter(self._client._known.holds(self._key, who)), None) if named else None
 
     def _kept(self) -> Hold[Any] | None:
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
         return None if self._owner is None else self._held.get(self._owner)
 
     async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
-        await self._answers(hold.conn, calls, False, hold.opens)
+        await self._answers(hold, calls)
         if calls:
             check(hold, calls[-1].reply)
 
@@ -487,7 +473,7 @@ class Tries:
         self._end = math.inf if wait < 0 else time.monotonic() + wait / 1000
         self._cuts = 0
         self._drained = math.inf
-        self._pause = 0.01
+        self._pauses = Pauses()
 
     def until(self) -> float:
         """Return until when to try to connect."""
@@ -509,8 +495,7 @@ class Tries:
         now, pause = time.monotonic(), 0.0
         if isinstance(e, Draining):
             self._drained = min(self._drained, now + _PATIENCE)
-            pause = self._pause * random.uniform(0.5, 1)
-            self._pause = min(0.25, 2 * self._pause)
+            pause = self._pauses.next()
             over = now + pause >= min(self._end, self._drained)
         else:
             self._cuts = self._cuts + 1 if now - conn.since < 1 else 0
@@ -539,11 +524,11 @@ def done(hold: Held) -> bool:
 
 
 def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
-    """Forget the entries of threads and tasks that have ended, if they are over. Return how many are left."""
+    """Forget the entries of threads and tasks that have ended, if they are over. Return when to do it again."""
     for who, what in list(held.items()):
         if not isinstance(who, int) and who() is None and over(what):
             held.pop(who, None)
-    return len(held)
+    return max(SWEEP, 2 * len(held))
 
 
 def leaks(hold: Held) -> bool:
@@ -568,11 +553,17 @@ def sure(hold: Held) -> bool:
     return hold.owned()
 
 
+def settle(hold: Held) -> bool:
+    """Tell whether a hold is valid, as sure does. One that has run out is lost from now on."""
+    if sure(hold):
+        return True
+    hold.conn.lapse(hold.each, w.now())
+    return hold.owned()
+
+
 def must(hold: Held) -> None:
     """Raise LostError if a hold is lost, or has run out. In the second case it is lost from now on."""
-    if not hold.lost and not sure(hold):
-        hold.conn.lapse(hold.each, w.now())
-    if hold.lost:
+    if not settle(hold) and hold.lost:
         raise hold.loss(hold.lost)
 
 

@@ -69,7 +69,10 @@ class Hold(Generic[C]):
     who: Who | None = None  # None if it is not in Owners (a permit, or a term of an election)
     by: Origin | None = None
     keep: int = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
-    tell: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
+    keys: tuple[str, ...] = ()  # until its grant says which one of several it is of; before, it is not in Owners
+    wake: Callable[[], object] | None = None  # called at once with the answer to its acquire, and when it is lost
+    tell: tuple[Callable[[LostError], object], ...] = ()  # told when it is lost
+    groups: tuple[Holds[C], ...] = ()  # that it belongs to, and that are told, too
     keeps: object = None  # kept alive as long as the hold is in the table
     op = w.ACQUIRE
     opens = False  # its release is to end the keep, too
@@ -87,9 +90,11 @@ class Hold(Generic[C]):
     writes = 0
 
     @property
-    def each(self) -> tuple[Hold[C]]:
-        """This hold alone, as Holds has one of each key."""
-        return (self,)
+    def each(self) -> tuple[Hold[C], ...]:
+        """This hold alone, as Holds has one of each key; or those that it may become."""
+        if not self.keys:
+            return (self,)
+        return tuple(Hold(self.conn, key, self.owner, who=self.who, by=self.by) for key in self.keys)
 
     def state(self, until: int) -> None:
         """Record that the hold is valid until then. Earlier statements stay true."""
@@ -126,7 +131,8 @@ class Holds(Generic[C]):
     owner: int
     each: tuple[Hold[C], ...]  # in the order of the request
     count: int = 0
-    tell: tuple[Once, ...] = ()  # the reports of the holds that belong to this
+    tell: tuple[Callable[[LostError], object], ...] = ()  # told when the first one is lost
+    told: bool = False
     op = w.ACQUIRE_MANY
 
     @property
@@ -167,20 +173,6 @@ class Holds(Generic[C]):
         return self.conn.dead is None and all(not hold.over and hold.lasts(now) for hold in self.each)
 
 
-class Choice(Hold[C]):
-    """One hold of one of several keys; of which one, its grant says. Before, it is not in Owners."""
-
-    op = w.ACQUIRE_ANY
-    keys: tuple[str, ...] = ()  # until it is granted
-
-    @property
-    def each(self) -> tuple[Hold[C], ...]:  # type: ignore[override]
-        """This hold, or before its grant those that it may become."""
-        if not self.keys:
-            return (self,)
-        return tuple(Hold(self.conn, key, self.owner, who=self.who, by=self.by) for key in self.keys)
-
-
 def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
     """Return the fields of an acquire."""
     keys: object = held.key
@@ -198,34 +190,6 @@ def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: s
 def lost(hold: Hold[Any] | Holds[Any]) -> str:
     """Return the reason of a hold's loss, also while its connection is ending; empty if it is not lost."""
     return hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
-
-
-class Once:
-    """Reports only the first loss among several holds."""
-
-    __slots__ = ("tell", "told")
-
-    def __init__(self, tell: Callable[[LostError], object]) -> None:
-        self.tell = tell
-        self.told = False
-
-    def __call__(self, why: LostError) -> object:
-        if self.told:
-            return None
-        self.told = True
-        return self.tell(why)
-
-
-class Note:
-    """A report that is made at once by the thread that notices a loss, or the client's own end. It only records it."""
-
-    __slots__ = ("take",)
-
-    def __init__(self, take: Callable[[], object]) -> None:
-        self.take = take
-
-    def __call__(self, why: LostError) -> None:
-        self.take()
 
 
 @dataclass(eq=False, repr=False)
@@ -260,14 +224,5 @@ class Call:
         if (waiter := self.waiter) is not None:
             with contextlib.suppress(RuntimeError):  # it is awake already
                 waiter.release()
-
-
-class Told(Call):
-    """A request that no thread waits for. The thread that reads its reply reports it."""
-
-    def __init__(self, op: int, tell: Callable[[], object], hold: Hold[Any]) -> None:
-        super().__init__(op, hold)
-        self.tell = tell  # it only records it
-
-    def wake(self) -> None:
-        self.tell()
+        elif isinstance(self.hold, Hold) and self.hold.wake is not None:
+            self.hold.wake()

@@ -120,14 +120,10 @@ class Lock(OneLock):
                 conn.failed(e, c)
             finally:
                 # Nothing is called before the role is given up: an interrupt would leave it taken.
-                try:
-                    reads = role[0] is c
-                    if reads:
-                        del role[0]
-                except KeyError:
-                    reads = False
-                if reads and (conn._pending or conn._late):
-                    conn._pass_on()
+                if role[0] is c:
+                    del role[0]
+                    if conn._pending or conn._late:
+                        conn._pass_on()
             if c.id:
                 return run(self._acquire(who, wait, (conn, c, hold)))
         except BaseException as e:
@@ -162,7 +158,7 @@ class Lock(OneLock):
             or not hold.conn.fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            return super().release(wait, now=now)
+            return run(self._released(*self._let_go(self._who(), wait, now)))
         conn, c = hold.conn, _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
@@ -211,14 +207,10 @@ class Lock(OneLock):
                 conn.failed(e, c)
             finally:
                 # Nothing is called before the role is given up: an interrupt would leave it taken.
-                try:
-                    reads = wait and role[0] is c
-                    if reads:
-                        del role[0]
-                except KeyError:
-                    reads = False
-                if reads and (conn._pending or conn._late):
-                    conn._pass_on()
+                if wait and role[0] is c:
+                    del role[0]
+                    if conn._pending or conn._late:
+                        conn._pass_on()
             if c.id:
                 self._forget(at[1], hold)
                 return run(self._released(hold, [c] if wait else []))

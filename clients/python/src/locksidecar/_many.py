@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _wire as w
-from ._errors import NotHeld, Unconfirmed, error
-from ._handle import SWEEP, Handle, One, done, only, still, sure, sweep
-from ._hold import Call, Choice, Hold, Holds, Who
+from ._errors import LockError, LostError, NotHeld, Unconfirmed, error
+from ._handle import Handle, One, done, only, still, sure, sweep
+from ._hold import Call, Hold, Holds, Who
 
 
 class Several(Handle[Holds[Any]]):
@@ -51,29 +51,28 @@ class Several(Handle[Holds[Any]]):
         kept = self._held.setdefault(who, holds) if isinstance(who, int) else self._held.get(who, holds)
         return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
 
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
+    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         # a key that the owner has released by another handle
         absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
-        return *super()._let_go(who, wait, flags), absent
+        return *super()._let_go(who, wait, now), absent
 
     async def _released(self, holds: Holds[Any], calls: list[Call], absent: str = "") -> None:
-        await self._answers(holds.conn, calls, bool(holds.lost))
-        answers: list[tuple[str, int]] = []
+        await self._answers(holds, calls)
+        bad: list[LockError] = []
         for c in calls:
             if c.reply[0] != w.OK:
                 raise error(c.reply[0], w.text(c.reply))
-            answers.extend((key, code) for (key, _), code in zip(c.what, c.reply[2], strict=True))
+            for (key, fence), code in zip(c.what, c.reply[2], strict=True):
+                if code == w.NOT_HELD:
+                    bad.append(LostError(key, fence, holds.owner, "gone"))
+                elif code != w.OK:
+                    bad.append(error(code, f"lock {key!r}"))
         if holds.lost:
             raise holds.loss(holds.lost)
         if absent:
             raise NotHeld(f"lock {absent!r}: not held by this owner")
-        bad = [(key, code) for key, code in answers if code != w.OK]
-        for key, code in bad:
-            if code == w.NOT_HELD:
-                raise next(hold for hold in holds.each if hold.key == key).loss("gone")
-        found = sorted((error(code, f"lock {key!r}") for key, code in bad), key=lambda e: isinstance(e, Unconfirmed))
-        if found:
-            raise found[0]
+        if bad:
+            raise min(bad, key=lambda e: (not isinstance(e, LostError), isinstance(e, Unconfirmed)))
 
 
 class Permits(One):
@@ -83,7 +82,7 @@ class Permits(One):
 
     def __init__(self, client: Any, key: str, permits: int, **terms: Any) -> None:
         self._stacks: dict[Who, list[Hold[Any]]] = {}  # by thread or task, or by the named owner
-        self._permits = w.check_permits(permits)
+        self._permits = w.check_int(permits, "the number of permits", 1, w.MAX_PERMITS)
         super().__init__(client, key, **only(terms))
 
     @property
@@ -113,7 +112,7 @@ class Permits(One):
     def _keep(self, who: Who, hold: Hold[Any]) -> None:
         self._stacks.setdefault(who, []).append(hold)
         if len(self._stacks) >= self._sweep_at:
-            self._sweep_at = max(SWEEP, 2 * sweep(self._stacks, lambda stack: all(hold.over for hold in stack)))
+            self._sweep_at = sweep(self._stacks, lambda stack: all(hold.over for hold in stack))
 
     def _forget(self, who: Who, hold: Hold[Any]) -> None:
         stack = self._stacks.get(who, [])
@@ -122,7 +121,9 @@ class Permits(One):
         if not stack and self._owner is None:
             self._stacks.pop(who, None)
 
-    def _depth(self) -> int:
+    @property
+    def held_count(self) -> int:
+        """How often this owner has acquired it without having released it; 0 if it is not held."""
         return sum(map(still, self._stacks.get(self._who(), [])[::-1]))
 
 
@@ -148,13 +149,9 @@ class OneOf(One):
         return self._mine().key
 
     def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
-        hold = Choice(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by)
-        hold.keys = self._keys
+        hold = super()._request(conn, owner, who)
+        hold.keys, hold.op = self._keys, w.ACQUIRE_ANY
         return hold
-
-    def _of(self, who: Who) -> Hold[Any] | None:
-        hold = self._held.get(who)
-        return None if hold is None or done(hold) else hold
 
 
 class Side(One):
@@ -178,7 +175,7 @@ class Side(One):
         else:
             hold.writes += 1
 
-    def _let_go(self, who: Who, wait: bool = True, flags: int = 0) -> tuple[Any, ...]:
+    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         hold, before = self._mine(), 0
         if not hold.lost and sure(hold):
             # An interrupt may have left the two counts too low or too high; hold.count decides.
@@ -193,7 +190,7 @@ class Side(One):
         else:
             hold.writes = max(0, hold.writes - 1)
         if not before:
-            return super()._let_go(who, wait, flags)
+            return super()._let_go(who, wait, now)
         try:  # what is left is for reading
             call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
             hold.conn.let_go(hold, [])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from . import _wire as w
 from ._errors import LockError, NotAcquired
@@ -16,11 +16,9 @@ from ._inspect import Inspection, inspection
 from ._many import OneOf, Permits, Several
 from ._owner import Owned
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Scope[Any]")
 
 
 class Scope(Owned[H]):
@@ -51,16 +49,16 @@ class Scope(Owned[H]):
         Only a lock with renew=False needs this. Raises NotHeld if it is not held, and Unavailable if the store does not
         confirm; then the earlier validity still counts.
         """
-        return run(self._change(w.RENEW, w.to_ttl(ttl)))
+        return run(self._changed(self._mine(), w.RENEW, w.to_ttl(ttl)))
 
-    def __enter__(self) -> Self:
-        before = self._depth()
+    def __enter__(self: S) -> S:
+        before = self.held_count
         try:
             if not self.acquire(timeout=self._timeout):
                 raise NotAcquired(f"{self._name}: not acquired within {float(self._timeout):g} s")
             return self
         except BaseException:  # an interrupt just after the acquire: nothing else would release
-            if self._owner is None and self._depth() > before:
+            if self._owner is None and self.held_count > before:
                 with contextlib.suppress(LockError):
                     self.release()
             raise
@@ -87,22 +85,9 @@ class Scope(Owned[H]):
 class OneLock(Scope[Hold[Any]], One):
     """A handle for one lock."""
 
-    def release(self, wait: bool | None = None, *, now: bool = False) -> None:
-        """Release one acquire. The last one releases the lock.
-
-        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
-        a failure.
-        now: free a lock with ``keep`` at once.
-
-        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
-        has not confirmed. No other owner's hold is ever released.
-        """
-        flags = w.NOW if now else 0
-        return run(self._released(*self._let_go(self._who(), self._confirm if wait is None else wait, flags)))
-
     def downgrade(self) -> None:
         """Turn an exclusive hold into a shared one, without releasing the lock in between."""
-        return run(self._change(w.DOWNGRADE))
+        return run(self._changed(self._mine(), w.DOWNGRADE))
 
     def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
@@ -127,7 +112,7 @@ class Locks(Scope[Holds[Any]], Several):
 
     def downgrade(self) -> None:
         """Turn the exclusive holds into shared ones, without releasing the locks in between."""
-        return run(self._change(w.DOWNGRADE))
+        return run(self._changed(self._mine(), w.DOWNGRADE))
 
 
 class Semaphore(Scope[Hold[Any]], Permits):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -21,18 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from . import _wire as w
-from ._errors import (
-    REASONS,
-    ConnectionLost,
-    Invalid,
-    LockError,
-    LostError,
-    ProtocolError,
-    Unavailable,
-    error,
-    log,
-)
-from ._hold import Call, Entries, Hold, Holds, Once
+from ._errors import REASONS, ConnectionLost, Invalid, LockError, LostError, ProtocolError, Unavailable, error, log
+from ._hold import Call, Entries, Hold, Holds
 from ._table import Before, Held, Notifier, Owners, Table, what
 
 _LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
@@ -49,9 +40,7 @@ class Session(Table, ABC):
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
-        self._let_gone: dict[
-            tuple[str, int, int], Hold[Any]
-        ] = {}  # guarded by mu; to report a quiet release that fails
+        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # guarded by mu; to report a failed quiet release
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # the beginning of a message
@@ -78,10 +67,6 @@ class Session(Table, ABC):
         """Wait until the owner may request hold: see unsettled."""
 
     @abstractmethod
-    def watch(self, hold: Held) -> None:
-        """Check the hold's validity from now on."""
-
-    @abstractmethod
     def catch_up(self) -> None:
         """Handle the data that has arrived, unless another thread is about to. Does not block."""
 
@@ -101,12 +86,13 @@ class Session(Table, ABC):
         return w.frame(w.HELLO, 1, w.VERSION, w.VERSION, w.clip(name), w.clip(label))
 
     def welcome(self, data: bytes) -> bool:
-        """Handle the first data from the daemon; false if the welcome is not complete yet."""
-        found = filter(lambda cut: cut[0][1] != 0 or cut[0][0] == w.FATAL, w.cut(data, self.max_frame))
+        """Handle the next data from the daemon; false if the welcome is not complete yet."""
+        self._rest += data
+        found = filter(lambda cut: cut[0][1] != 0 or cut[0][0] == w.FATAL, w.cut(self._rest, self.max_frame))
         message, after = next(found, ((), 0))  # the daemon may first announce that it is going away
         if not message:
             return False
-        self._rest = data[after:]
+        self._rest = self._rest[after:]
         t1 = w.now() // w.MS
         if message[0] == w.FATAL and message[1] == 0:
             raise error(w.numbers(message, 1)[0], w.text(message, 3))
@@ -198,50 +184,43 @@ class Session(Table, ABC):
 
         False if no count was left; before is as in let_go. Without wait there is no answer.
         """
-        tell = held.tell if isinstance(held, Holds) else ()
         gone = self.let_go(held, before)
         if gone and not wait:
-            flags |= w.QUIET
-            self._let_gone_all(held, dict(gone), tuple(Once(once.tell) for once in tell))
-        calls.extend(self._releases(held, gone or (), self.new_call if wait else Call, flags))
-        for c in calls:
-            self._send_release(c, held, flags)
+            flags, fences = flags | w.QUIET, dict(gone)
+            with self._mu:
+                for hold in list(filter(lambda hold: fences.get(hold.key) == hold.fence, held.each)):
+                    # several report the first failure
+                    hold.groups = (held,) if isinstance(held, Holds) and held.tell else ()
+                    self.let_gone(hold)
+        self._send_releases(held, gone or (), flags, calls, self.new_call if wait else Call)
         return gone is not None
 
-    def _releases(
-        self, held: Held, gone: Entries, make: Callable[[int, None, Entries], Call], flags: int = 0
-    ) -> list[Call]:
-        """Make the requests that release grants.
+    def _send_releases(
+        self, held: Held, gone: Entries, flags: int, calls: list[Call], make: Callable[..., Call] = Call
+    ) -> None:
+        """Send the requests that release grants, and add each to calls before.
 
         A request for one key releases one grant, never all: another thread of the owner may just have been granted one
         more. A release-many cannot be quiet.
         """
         if isinstance(held, Hold) or flags & w.QUIET:
-            return [make(w.RELEASE, None, [entry]) for entry in gone]
-        return [make(w.RELEASE_MANY, None, entries) for entries in w.batches(gone, self.max_frame)]
-
-    def _send_release(self, c: Call, held: Held, flags: int) -> None:
-        if c.op == w.RELEASE:
-            self.send(c, c.what[0][0], held.owner, c.what[0][1], flags)
+            for key, fence in gone:
+                calls.append(make(w.RELEASE, None, [(key, fence)]))
+                self.send(calls[-1], key, held.owner, fence, flags)
         else:
-            self.send(c, c.what, held.owner, flags)
+            for entries in w.batches(gone, self.max_frame):
+                calls.append(make(w.RELEASE_MANY, None, entries))
+                self.send(calls[-1], entries, held.owner, flags)
 
     def let_gone(self, hold: Hold[Any]) -> None:
         """Remember the hold of a quiet release, to report its failure. The caller has mu.
 
         Only the last ones are remembered.
         """
-        if hold.tell:
+        if hold.tell or hold.groups:
             self._let_gone[hold.key, hold.owner, hold.fence] = hold
             if len(self._let_gone) > _LET_GONE:
                 self._let_gone.pop(next(iter(self._let_gone)), None)
-
-    def _let_gone_all(self, held: Held, gone: dict[str, int], tell: tuple[Once, ...]) -> None:
-        """Remember which of the holds a quiet release ends, and report the first failure to tell."""
-        with self._mu:
-            for hold in list(filter(lambda hold: gone.get(hold.key) == hold.fence, held.each)):
-                hold.tell = (*hold.tell, *tell)
-                self.let_gone(hold)
 
     def granted(self, c: Call) -> Any:
         """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.
@@ -294,10 +273,13 @@ class Session(Table, ABC):
         return next(filter(None, found), None)
 
     def give_back(self, held: Held) -> None:
-        """Release one count without waiting for the answer. A lock with keep that its owner never got opens at once."""
+        """Release one count without waiting for the answer."""
+        self._send_back(held, self.let_go(held, []) or ())
+
+    def _send_back(self, held: Held, gone: Entries) -> None:
+        """Release grants without waiting for the answer. A lock with keep that its owner never got opens at once."""
         unwanted = w.NOW if isinstance(held, Hold) and held.keep and not held.taken else 0
-        for c in self._releases(held, self.let_go(held, []) or (), Call):
-            self._send_release(c, held, w.ASYNC | unwanted)
+        self._send_releases(held, gone, w.ASYNC | unwanted, [])
 
     def give_up(self, held: Held) -> None:
         """Release, without waiting for the answer, what is not valid, and what is left of several holds."""
@@ -334,8 +316,7 @@ class Session(Table, ABC):
         for c in filter(lambda c: c.sent, calls):
             left.subtract(c.what or [(held.key, held.each[0].fence)])
         with contextlib.suppress(LockError):
-            for c in self._releases(held, list(left.elements()), Call):
-                self._send_release(c, held, w.ASYNC)
+            self._send_back(held, list(left.elements()))
 
     def _expect_no_more(self, calls: Sequence[Call]) -> None:
         """Forget the calls that an interrupt has left unsent: they are never answered."""
@@ -388,7 +369,10 @@ class Session(Table, ABC):
 
     def _push(self, m: w.Message) -> None:
         if m[0] == w.KEEPALIVE:
-            self._beat(w.numbers(m, 2)[0] * w.MS + self._shift)
+            until = w.numbers(m, 2)[0] * w.MS + self._shift
+            with self._mu:
+                for hold in self._holds.values():
+                    hold.state(until)
             if not self._late or self._late[-1] is not None:  # one ping answers all that were read together
                 self._late.append(None)  # whatever the welcome said: a reload may require a heartbeat later
         elif m[0] == w.LOST:
@@ -408,7 +392,7 @@ class Session(Table, ABC):
             if gone is None:
                 log.warning("%s: a release that was not waited for has failed", why)
             else:
-                self._notifier.lost(gone, why, False)
+                self._notifier.lost(gone, why)
         elif m[0] == w.FATAL:
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 
@@ -428,10 +412,8 @@ class Session(Table, ABC):
         with self:
             with self._mu:
                 lapsed = [(hold, self._lapse(hold, now)) for hold in holds]
-            for hold, count in lapsed:
-                for _ in range(count):  # otherwise the daemon would continue to renew it
-                    unwanted = w.NOW if hold.keep and not hold.taken else 0  # it came too late
-                    self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | unwanted)
+            for hold, count in lapsed:  # otherwise the daemon would continue to renew them
+                self._send_back(hold, [(hold.key, hold.fence)] * count)
 
     # ---- the end ----
 
@@ -474,7 +456,11 @@ class Session(Table, ABC):
         """Forget everything in a child process, which owns nothing here. Takes no lock."""
         self.fast = False
         self.dead = ConnectionLost("the connection belongs to the parent process")
-        self._forget_holds()
+        self._mu, self.owners = threading.Lock(), Owners()
+        for hold in list(self._holds.values()):
+            hold.lost, hold.over = "fork", True
+        self._holds.clear()
+        self._late.clear()
         self._pending.clear()
         self._cancels.clear()
 

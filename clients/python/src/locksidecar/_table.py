@@ -6,16 +6,19 @@ ends. All of them are here. The session sends what follows from them.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from . import _wire as w
 from ._errors import AlreadyHeld, LockError, LostError, ProtocolError
-from ._hold import OWN, Call, Choice, Entries, Hold, Holds, Note, Once, Origin, Who, ended, lost
+from ._hold import OWN, Call, Entries, Hold, Holds, Origin, Who, ended, lost
+
+T = TypeVar("T")
 
 OnLost = Callable[[LostError], object]
 Held = Hold[Any] | Holds[Any]
@@ -162,6 +165,11 @@ def unreleasable(hold: Hold[Any]) -> bool:
     return hold.by is None or hold.by.handle() is None or (hold.who is not None and ended(hold.who))
 
 
+def without(some: tuple[T, ...], one: object) -> tuple[T, ...]:
+    """Return a tuple without one of its members."""
+    return some and tuple(each for each in some if each != one)
+
+
 def what(held: Held) -> Before:
     """Return the holds that are held or lost, with their counts."""
     return [(hold, hold.count) for hold in held.each if not hold.over or hold.lost]
@@ -176,13 +184,13 @@ class Notifier(ABC):
         """Return after how many seconds a connection checks for holds whose validity has run out."""
         return 1.0 if self.needed else 10.0
 
-    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
-        """Record a loss; quiet if this client itself has ended the connection."""
-        for tell in hold.tell:
-            if isinstance(tell, Note):
-                tell(why)
-            elif not quiet:
-                self._record(tell, why)
+    def lost(self, hold: Hold[Any], why: LostError) -> None:
+        """Report a loss. Several locks that are held together report only the first one."""
+        first = [holds for holds in hold.groups if not holds.told]
+        for holds in first:
+            holds.told = True
+        for tell in itertools.chain(hold.tell, *(holds.tell for holds in first)):
+            self._record(tell, why)
 
     @abstractmethod
     def _record(self, tell: OnLost, why: LostError) -> None:
@@ -209,7 +217,7 @@ class Table:
         """Record the grants that answer c. The caller has mu."""
         # all are checked before one is recorded
         rows = w.grants(m, len(held.each)) if isinstance(held, Holds) else [w.numbers(m, 6)]
-        if isinstance(held, Choice) and held.keys:
+        if isinstance(held, Hold) and held.keys:
             index = w.numbers(m[6:], 1)[0] if len(m) > 8 else len(held.keys)
             if index >= len(held.keys):
                 raise ProtocolError("the position of the granted key is missing")
@@ -248,6 +256,9 @@ class Table:
             hold.end = max(hold.end, end * w.MS + self._shift)
         hold.state(deadline * w.MS + self._shift)
 
+    def watch(self, hold: Held) -> None:
+        """Check the hold's validity from now on. A driver that checks all holds anyway has nothing to do."""
+
     # ---- what its owner does with it ----
 
     def adopt(self, hold: Held, tell: OnLost | None) -> bool:
@@ -257,31 +268,17 @@ class Table:
         with self._mu:
             if not hold.owned():
                 return False
-            if isinstance(hold, Holds):
-                if all(once.tell != tell for once in hold.tell):
-                    once = Once(tell)
-                    hold.tell = (*hold.tell, once)
-                    for each in hold.each:
-                        each.tell = (*each.tell, once)
-            elif tell not in hold.tell:
+            if tell not in hold.tell:
                 hold.tell = (*hold.tell, tell)
+                if isinstance(hold, Holds):
+                    for each in hold.each:
+                        each.groups = (*without(each.groups, hold), hold)
             return True
 
     def disown(self, hold: Held, tell: OnLost) -> None:
         """Report the hold's loss no more."""
         with self._mu:
-            if isinstance(hold, Holds):
-                self._mute(hold, tuple(once for once in hold.tell if once.tell == tell))
-            else:
-                hold.tell = tuple(t for t in hold.tell if t != tell)
-
-    def _mute(self, holds: Holds[Any], which: tuple[Once, ...]) -> None:
-        """Silence the reports of holds. The caller has mu."""
-        for once in which:
-            once.told = True
-        holds.tell = tuple(once for once in holds.tell if once not in which)
-        for hold in holds.each if which else ():
-            hold.tell = tuple(tell for tell in hold.tell if tell not in which)
+            hold.tell = without(hold.tell, tell)
 
     def sustain(self, hold: Hold[Any], what: object) -> None:
         """Keep something alive until the hold is over."""
@@ -325,8 +322,8 @@ class Table:
     def _end(self, held: Held, before: Before) -> Entries:
         """End all counts. The caller has mu."""
         held.count = 0
-        if isinstance(held, Holds):
-            self._mute(held, held.tell)
+        for hold in held.each:
+            hold.groups = without(hold.groups, held)
         gone: list[tuple[str, int]] = []
         for hold, count in before:
             if count > 1:  # the owner also holds it by another handle
@@ -355,14 +352,10 @@ class Table:
         self._losses = hold.nth = self._losses + 1
         hold.lost = "closed" if quiet else reason
         self._drop(hold)
-        if hold.tell:
-            self._notifier.lost(hold, hold.loss(hold.lost), quiet)
-
-    def _beat(self, until: int) -> None:
-        """Record that every hold is valid until then."""
-        with self._mu:
-            for hold in self._holds.values():
-                hold.state(until)
+        if hold.wake is not None:
+            hold.wake()
+        if not quiet and (hold.tell or hold.groups):
+            self._notifier.lost(hold, hold.loss(hold.lost))
 
     def soonest(self, most: float) -> float:
         """Return the seconds until the first hold's stated validity ends, limited to most."""
@@ -381,11 +374,3 @@ class Table:
             return 0
         self._lose(hold, hold.reason_at(now))
         return hold.grants
-
-    def _forget_holds(self) -> None:
-        """Forget everything in a child process, which owns nothing here. Takes no lock."""
-        self._mu, self.owners = threading.Lock(), Owners()
-        for hold in list(self._holds.values()):
-            hold.lost, hold.over = "fork", True
-        self._holds.clear()
-        self._late.clear()

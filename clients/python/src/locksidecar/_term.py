@@ -10,49 +10,24 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-import random
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
 
 from . import _wire as w
+from ._base import Pauses
 from ._errors import Limit, LockError, LostError, Unavailable, log
-from ._handle import sure
-from ._hold import Call, Hold, Note, Origin, Told
+from ._handle import settle
+from ._hold import Call, Hold, Origin
 
 # These errors end no campaign, because they may pass.
 MENDS: Final = (Unavailable, Limit)
 
 STEP: Final = 1.0  # seconds after which a term is checked, because timers do not count the time that a machine sleeps
-_LONGEST: Final = 2.0  # seconds between two attempts
-
 T = TypeVar("T", bound="BaseTerm")
-
-
-class Pauses:
-    """The pauses between failed attempts, which grow and are random."""
-
-    def __init__(self) -> None:
-        self._next = 0.05
-
-    def next(self, tried: float) -> float:
-        """Return the pause after an attempt that took so many seconds."""
-        # the attempt was long, so it counts as a success: for example, the daemon restarted after a long wait
-        if tried > _LONGEST:
-            self.reset()
-        pause, self._next = self._next, min(_LONGEST, 2 * self._next)
-        return pause * random.uniform(0.5, 1)
-
-    @property
-    def first(self) -> bool:
-        """Whether there was no failure since the last success."""
-        return self._next == 0.05
-
-    def reset(self) -> None:
-        """Reset the pause after a success."""
-        self._next = 0.05
 
 
 class BaseOver:
@@ -94,7 +69,7 @@ class BaseTerm:
     @property
     def remaining(self) -> float:
         """The number of seconds for which the term certainly lasts; 0 if it is over."""
-        return 0.0 if self._over() else max(0.0, (self._hold.valid - w.now()) / 1e9)
+        return 0.0 if self._over() else w.left(self._hold.valid)
 
     def check(self) -> None:
         """Raise LostError if the term is over: lost, or given up (reason ``resigned``). Sends nothing."""
@@ -103,13 +78,9 @@ class BaseTerm:
 
     def _over(self) -> bool:
         """Tell whether the term is over. Once it is, it stays over."""
-        hold = self._hold
-        if self._end or not self._here():
-            return bool(self._end) or not hold.owned()
-        if sure(hold):
-            return False
-        hold.conn.lapse([hold], w.now())
-        return not hold.owned()
+        if not self._end and self._here():
+            settle(self._hold)
+        return bool(self._end) or not self._hold.owned()
 
     def _here(self) -> bool:
         """Tell whether data that has arrived may be handled here."""
@@ -127,20 +98,17 @@ class BaseTerm:
             e = e.__cause__
         return False
 
-    def _lost_failed(self, key: str, e: BaseException) -> None:
-        """Record that on_lost has failed."""
-        if self._failure is not None:
-            log.exception("election %r: on_lost failed, as on_elected had", key)
-        else:
-            self._failure = e
-
     def __repr__(self) -> str:
         state = "over" if self._over() else "lasts"
         return f"<locksidecar.{type(self).__name__} {self.key!r} fence {self.fence} {state}>"
 
 
 class BaseCampaign(ABC):
-    """The requests to a campaign, its course, and its result."""
+    """The requests to a campaign, its course, and its result.
+
+    A driver also has start (in the background), run (until the end), join (wait for the end) and inside: whether the
+    caller would be waited for.
+    """
 
     _cancellations: tuple[type[BaseException], ...] = ()  # what is a stop when it is raised during a wait
     _terms: type[BaseTerm]
@@ -150,8 +118,9 @@ class BaseCampaign(ABC):
         self._client = election._client
         self._key = election._key
         self.pid = os.getpid()  # a forked child has campaigns of its own
+        self.loop = self._client._here()  # None for threads
         self.term: Any = None
-        self.begun = False  # before that it is not in progress
+        self.begun = self.finished = False  # it is in progress in between
         self.stopping = False
         self.cancelled: BaseException | None = None
         self.resigning: BaseTerm | None = None
@@ -179,8 +148,12 @@ class BaseCampaign(ABC):
         """Call on_lost for a term that is over, and wait for both callbacks."""
 
     @abstractmethod
+    def _end(self) -> None:
+        """Record the end."""
+
     def busy(self) -> bool:
         """Tell whether it is in progress."""
+        return self.loop is self._client._here() and self.begun and not self.finished
 
     def _cancelled(self, e: BaseException) -> None:
         """Record a cancellation, and stop."""
@@ -200,13 +173,19 @@ class BaseCampaign(ABC):
         return not term._over() or not term._hold.lost
 
     async def _course(self) -> None:
-        """Campaign until stop."""
-        self._client._notifier.start()  # so that silence is noticed soon
-        pauses = Pauses()
-        while not self.stopping:
-            hold = await self._win(pauses)
-            if hold is not None:
-                await self._lead(hold)
+        """Campaign until stop. Keeps the error that ended it, also a cancellation; raises only what ends the loop."""
+        try:
+            self._client._notifier.start()  # so that silence is noticed soon
+            pauses = Pauses(0.05, 2.0)
+            while not self.stopping:
+                hold = await self._win(pauses)
+                if hold is not None:
+                    await self._lead(hold)
+        except BaseException as e:
+            self.error = e
+            self._end_loop(e)
+        finally:
+            self._end()
 
     async def _win(self, pauses: Pauses) -> Hold[Any] | None:
         """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
@@ -219,21 +198,25 @@ class BaseCampaign(ABC):
             if client._closed and not self.stopping:
                 raise
             log.log(logging.WARNING if pauses.first else logging.INFO, "election %r continues: %s", self._key, e)
-        if hold is not None:
+        # a long attempt counts as a success: for example, the daemon restarted after a long wait
+        if hold is not None or time.monotonic() - began > pauses.longest:
             pauses.reset()
+        if hold is not None:
             return hold
-        until = time.monotonic() + pauses.next(time.monotonic() - began)
+        until = time.monotonic() + pauses.next()
         while not self.stopping and time.monotonic() < until:
             await self._rest(until - time.monotonic())
         return None
 
     async def _ask(self, conn: Any) -> Hold[Any] | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
-        hold = Hold(conn, self._key, next(self._client._owners), by=self._election._by)
-        call = Told(w.ACQUIRE, self.wake, hold)
+        hold = Hold(conn, self._key, next(self._client._owners), by=self._election._by, wake=self.wake)
+        call = Call(w.ACQUIRE, hold)
         try:
             conn.send(call, hold.key, hold.owner, 0, -1, self._election._ttl, 0)
-            await self._answer(conn, call)
+            while not call.done and not self.stopping:
+                await self._rest(conn.step)
+                conn.listen(conn.catch_up)
             if self.stopping:
                 conn.withdraw(call)
                 return None
@@ -241,7 +224,7 @@ class BaseCampaign(ABC):
                 raise call.error
             if conn.granted(call) is None:  # the longest wait that the daemon allows is over
                 return None
-            if all(conn.adopt(hold, tell) for tell in (Note(self.wake), *self._client._tell)):
+            if all(conn.adopt(hold, tell) for tell in self._client._tell or (None,)):
                 conn.watch(hold)
                 return hold
             conn.give_up(hold)  # the hold was over before this thread or task ran
@@ -250,17 +233,13 @@ class BaseCampaign(ABC):
             conn.withdraw(call)
             raise
 
-    async def _answer(self, conn: Any, call: Told) -> None:
-        while not call.done and not self.stopping:
-            await self._rest(conn.step)
-            conn.listen(conn.catch_up)
-
     async def _lead(self, hold: Hold[Any]) -> None:
         """Lead until the term is over. Raises the error of a callback."""
         term = self.term = self._terms(hold)
         try:
             self._begin(term)
-            await self._last(term)
+            while self.lasts(term):
+                await self._rest(min(STEP, term.remaining + 0.001))
         except Exception as e:
             term._failure = e
         reason = hold.lost or None
@@ -297,7 +276,10 @@ class BaseCampaign(ABC):
             await self._call(self._election._on_lost, term, reason)
         except BaseException as e:
             self._end_loop(e)
-            term._lost_failed(self._key, e)
+            if term._failure is None:
+                term._failure = e
+            else:
+                log.exception("election %r: on_lost failed, as on_elected had", self._key)
 
     async def _call(self, f: Callable[..., Any], *args: Any) -> None:
         done = f(*args)
@@ -311,10 +293,6 @@ class BaseCampaign(ABC):
         if self._cancellations and not isinstance(e, Exception):
             raise e
 
-    async def _last(self, term: BaseTerm) -> None:
-        while self.lasts(term):
-            await self._rest(min(STEP, term.remaining + 0.001))
-
     async def _release(self, hold: Hold[Any]) -> None:
         if hold.over:
             hold.conn.give_up(hold)
@@ -322,17 +300,14 @@ class BaseCampaign(ABC):
         calls: list[Call] = []
         try:
             hold.conn.release(hold, [], calls)  # this has released; the rest only waits
-            await self._released(hold, calls)
+            for c in calls:
+                await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
+                if c.reply[0] != w.OK:
+                    log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
         except self._cancellations as e:
             self._cancelled(e)
         except LockError as e:  # the release has been sent, or the connection has ended, which also releases
             log.info("election %r: %s", self._key, e)
-
-    async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
-        for c in calls:
-            await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
-            if c.reply[0] != w.OK:
-                log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
 
 
 class BaseElection(Generic[T]):
@@ -402,6 +377,45 @@ class BaseElection(Generic[T]):
         campaign = self._ours()
         term: T | None = None if campaign is None else campaign.term
         return None if term is None or term._over() else term
+
+    def start(self) -> None:
+        """Campaign in the background, until stop. RuntimeError if a campaign is in progress."""
+        self._new().start()
+
+    async def _run(self, campaign: Any) -> None:
+        unit = campaign._unit()
+        if unit is not None:
+            self._client._known.check([self._key], weakref.ref(unit), self._by, True)
+        await campaign.run()
+        if campaign.cancelled is not None:
+            raise campaign.cancelled
+        if campaign.error is not None:
+            raise campaign.error
+
+    def _stop(self) -> Any:
+        """Ask for the end of the campaign, and return the campaign."""
+        self._client._here()
+        campaign = self._ours()
+        if campaign is not None:
+            campaign.stop()
+        return campaign
+
+    async def _stopped(self, campaign: Any) -> None:
+        """Wait for the end, unless this would be waited for, too. Raise the error that ended the campaign."""
+        if campaign is None or not campaign.begun or campaign.inside():
+            return
+        await campaign.join()
+        if campaign.error is not None:
+            raise campaign.error
+
+    async def _left(self, body: BaseException | None) -> None:
+        """Stop at the end of a scope. If its body has failed, the body's error counts."""
+        try:
+            await self._stopped(self._stop())
+        except Exception:
+            if body is None:
+                raise
+            log.exception("election %r, whose body failed", self._key)
 
     def resign(self) -> None:
         """End the present term, if there is one, and go to the back of the queue. Does not wait for that."""

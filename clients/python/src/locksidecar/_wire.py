@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -90,10 +91,13 @@ GRANT: Final = re.compile(rb"\0\0\0.\x98\0" + _NUMBER * 7, re.DOTALL).fullmatch
 RELEASED: Final = re.compile(rb"\0\0\0.\x93\0" + _NUMBER * 2, re.DOTALL).fullmatch
 
 
-class Pairs(tuple[Any, ...]):
-    """A map, as pairs: its keys may have any type."""
+class Map(tuple[Any, ...]):
+    """The keys and values of a map, in turn: its keys may have any type."""
 
     __slots__ = ()
+
+    def __new__(cls, pairs: Iterable[tuple[Any, Any]]) -> Map:
+        return super().__new__(cls, itertools.chain.from_iterable(pairs))
 
 
 def nested(values: tuple[Any, ...], level: int) -> None:
@@ -101,11 +105,7 @@ def nested(values: tuple[Any, ...], level: int) -> None:
     if values and level > LEVELS:
         raise ProtocolError("nested too deeply")
     for value in values:
-        if type(value) is tuple and type(values) is Pairs:
-            for v in value:
-                if isinstance(v, tuple):
-                    nested(v, level + 1)
-        elif isinstance(value, tuple):
+        if isinstance(value, tuple):
             nested(value, level + 1)
 
 
@@ -113,7 +113,7 @@ def unpack(payload: bytes | memoryview) -> Message:
     """Return a payload's values; ProtocolError if it cannot be read.
 
     The payload's own length bounds all lengths: a header that claims more is refused before anything is allocated.
-    Appended fields may be of any type, so maps become pairs, because their keys may be of any type. For the same
+    Appended fields may be of any type, so maps are no dicts, because their keys may be of any type. For the same
     reason, text that is not UTF-8 is accepted.
     """
     try:
@@ -122,7 +122,7 @@ def unpack(payload: bytes | memoryview) -> Message:
             use_list=False,
             strict_map_key=False,
             unicode_errors="surrogateescape",
-            object_pairs_hook=Pairs,
+            object_pairs_hook=Map,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
         raise ProtocolError(f"malformed message: {e}") from None
@@ -133,18 +133,14 @@ def unpack(payload: bytes | memoryview) -> Message:
         raise ProtocolError("code is not a small number")
     if type(number) is not int or not 0 <= number <= MAX_INT:
         raise ProtocolError("id is not a number")
-    for value in values:
-        if type(value) is tuple or type(value) is Pairs:
-            nested(value, 2)  # the level of its entries
+    nested(values, 1)  # the level of its entries
     return values
 
 
 def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
     """Yield each complete message at the front of data, and the position of the next one."""
     at, end = 0, len(data)
-    while True:
-        if end - at < HEADER:
-            return
+    while end - at >= HEADER:
         size = int.from_bytes(data[at : at + HEADER], "big")
         if data[at : at + HEADER] == b"HTTP":
             raise ProtocolError("the other end speaks HTTP, as the admin socket does; it is not the socket for locks")
@@ -239,22 +235,13 @@ def check_keys(keys: Iterable[str], most: int = MAX_KEYS) -> tuple[str, ...]:
     return checked
 
 
-def check_permits(permits: int) -> int:
-    """Return the number of permits if it is valid: 1 to 10,000."""
-    if not isinstance(permits, int) or isinstance(permits, bool):
-        raise TypeError(f"permits are counted by an int, not {type(permits).__name__}")
-    if not 1 <= permits <= MAX_PERMITS:
-        raise Invalid(f"{permits} permits; 1 to {MAX_PERMITS} are allowed")
-    return permits
-
-
-def check_fence(fence: int) -> int:
-    """Return a fence if it is valid. Others would end the connection, or could not be sent."""
-    if type(fence) is not int:
-        raise TypeError(f"a fence is an int, not {fence!r}")
-    if not 0 <= fence <= MAX_INT:
-        raise Invalid(f"a fence is from 0 to 2**63 - 1, not {fence}")
-    return fence
+def check_int(value: int, name: str, least: int = 0, most: int = MAX_INT) -> int:
+    """Return an int if it is valid. Others would end the connection, or could not be sent."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} is an int, not {value!r}")
+    if not least <= value <= most:
+        raise Invalid(f"{name} is from {least} to {'2**63 - 1' if most == MAX_INT else most}, not {value}")
+    return value
 
 
 def clip(name: str) -> str:
@@ -328,10 +315,7 @@ def outside(depth: int = 1) -> tuple[FrameType, int]:
 
 # The daemon's clock counts the time that a machine sleeps. On systems without CLOCK_BOOTTIME (macOS), CLOCK_MONOTONIC
 # does so, too.
-if sys.platform == "linux":
-    CLOCK: Final = time.CLOCK_BOOTTIME
-else:
-    CLOCK: Final = time.CLOCK_MONOTONIC
+CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 MS: Final = 1_000_000  # nanoseconds
 
@@ -339,6 +323,11 @@ MS: Final = 1_000_000  # nanoseconds
 def now() -> int:
     """Return the time in nanoseconds of a clock that counts sleep."""
     return time.clock_gettime_ns(CLOCK)
+
+
+def left(until: int) -> float:
+    """Return the seconds until a time in nanoseconds of that clock; 0 if it is past."""
+    return max(0.0, (until - now()) / 1e9)
 
 
 def shift(t0: int, daemon: int, t1: int) -> int:

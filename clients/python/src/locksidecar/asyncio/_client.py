@@ -161,7 +161,7 @@ class Client(Link):
 
         Raises NotHeld if this host keeps none with this fence, and Denied if it is another user's.
         """
-        await self._asked(w.RELEASE, w.check_key(key), 0, w.check_fence(fence), w.DETACHED)
+        await self._asked(w.RELEASE, w.check_key(key), 0, w.check_int(fence, "a fence"), w.DETACHED)
 
     async def force_unlock(self, key: str, *, semaphore: bool = False, fence: int = 0) -> int:
         """End all holds of a lock on this host, of any user, and return their number.
@@ -172,11 +172,8 @@ class Client(Link):
         semaphore: end the holds of permits of the semaphore, instead of the lock.
         fence: end only the holds with this fence.
         """
-        mode = w.PERMIT if semaphore else 0
-        return int(w.numbers(await self._asked(w.FORCE_UNLOCK, w.check_key(key), mode, w.check_fence(fence)), 1)[0])
-
-    async def _ask(self, op: int, *fields: object) -> w.Message:
-        return await self._asked(op, *fields)
+        fields = w.check_key(key), w.PERMIT if semaphore else 0, w.check_int(fence, "a fence")
+        return int(w.numbers(await self._asked(w.FORCE_UNLOCK, *fields), 1)[0])
 
     async def __aenter__(self) -> Self:
         return self

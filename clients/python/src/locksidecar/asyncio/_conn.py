@@ -95,9 +95,8 @@ class Ear:
             if isinstance(c, Quick) and not c.future.done() and c.answer(m, conn):
                 return
         try:
-            if conn._welcome is not None and not conn._welcome.done():
-                conn._greeting += data
-                if not conn.welcome(conn._greeting):
+            if not conn._welcome.done():
+                if not conn.welcome(data):
                     return
                 conn._welcome.set_result(None)
                 data = b""
@@ -140,8 +139,7 @@ class Conn(Session):
         self.ended: asyncio.Future[None] = loop.create_future()  # the descriptor is closed
         self.loop = loop
         self.ready = False
-        self._welcome: asyncio.Future[None] | None = loop.create_future()
-        self._greeting = b""
+        self._welcome: asyncio.Future[None] = loop.create_future()
         self._opening = False  # the transport is being made
         self._transport: asyncio.Transport | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -154,8 +152,6 @@ class Conn(Session):
 
     async def connect(self, path: str, name: str, label: str) -> None:
         """Connect and say hello; OSError or LockError when that fails."""
-        assert self._welcome is not None
-        limit = time.monotonic() + self.timeout
         alarm = self.loop.call_later(self.timeout, self.die, Unavailable(f"no welcome for {self.timeout:g} s"))
         try:
             while self.dead is None:
@@ -163,8 +159,6 @@ class Conn(Session):
                     self._sock.connect(path)  # immediate on a Unix socket
                     break
                 except BlockingIOError:  # the daemon's backlog is full
-                    if time.monotonic() >= limit:
-                        raise
                     await asyncio.sleep(0.01)
             if self.dead is not None:
                 raise self.gone()
@@ -185,8 +179,7 @@ class Conn(Session):
             raise
         finally:
             alarm.cancel()
-        self._welcome, self.ready = None, True
-        self.fast = self.dead is None
+        self.ready, self.fast = True, self.dead is None
 
     # ---- requests ----
 
@@ -228,7 +221,7 @@ class Conn(Session):
 
     def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
         """Check the hold's validity from now on."""
-        self._arm(time.monotonic() + min(self._notifier.every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
+        self._arm(time.monotonic() + min(self._notifier.every(), w.left(hold.valid) + 0.001))
 
     # ---- the transport ----
 
@@ -314,10 +307,9 @@ class Conn(Session):
         """End the connection now, because the loop may not run for a long time."""
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None
         self.resume_writing()
         closed = self.loop.is_closed()
-        if self._welcome is not None and not self._welcome.done() and not closed:
+        if not self._welcome.done() and not closed:
             self._welcome.set_exception(self.gone())
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal
 
-from .._errors import log
 from .._term import BaseCampaign, BaseElection, BaseOver, BaseTerm
 
 _running: Final[set[asyncio.Task[None]]] = set()  # a loop alone does not keep a task alive
@@ -54,7 +52,6 @@ class Campaign(BaseCampaign):
         super().__init__(election)
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
-        self.loop: asyncio.AbstractEventLoop = self._client._here()
         self.task: asyncio.Task[Any] | None = None
         self.ended = asyncio.Event()
 
@@ -62,13 +59,8 @@ class Campaign(BaseCampaign):
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._woken.set()
 
-    def busy(self) -> bool:
-        return self.loop is self._client._here() and self.begun and not self.ended.is_set()
-
-    @property
-    def inside(self) -> set[asyncio.Task[Any] | None]:
-        """The tasks that would have to be waited for."""
-        return {self.task, *self._callbacks}
+    def inside(self) -> bool:
+        return asyncio.current_task() in {self.task, *self._callbacks}
 
     async def _rest(self, most: float) -> None:
         timer = self.loop.call_later(max(0.0, most), self.wake)
@@ -79,40 +71,46 @@ class Campaign(BaseCampaign):
         timer.cancel()
         self._woken.clear()
 
-    async def run(self) -> None:
-        """Campaign to the end. Keeps the error that ended it, also a cancellation; raises only what ends the loop."""
+    def start(self) -> None:
         self._election._claim(self, True)
-        try:
-            await self._course()
-        except BaseException as e:
-            self.error = e
-            self._end_loop(e)
-        finally:
-            self.ended.set()
+        self.task = task = self._task(self.run(), _running)
+        task.add_done_callback(lambda _: self._end())  # it may have been cancelled before its first step
+
+    async def run(self) -> None:
+        self.task = asyncio.current_task()
+        self._election._claim(self, True)
+        await self._course()
+
+    async def join(self) -> None:
+        await self.ended.wait()
+
+    def _end(self) -> None:
+        self.finished = True
+        self.ended.set()
 
     @staticmethod
     def _unit() -> object:
         return asyncio.current_task()
 
     def _begin(self, term: Term) -> None:
-        self._elected = self._task(self._elect(term))
+        self._elected = self._task(self._elect(term), self._callbacks)
 
     async def _finish(self, term: Term, reason: str | None) -> None:
         begun = not term._begin()
         if self._election._cancel or not begun:
             self._elected.cancel()
         if begun:
-            self._task(self._lose(term, reason))
+            self._task(self._lose(term, reason), self._callbacks)
         while self._callbacks:
             try:
                 await asyncio.wait(self._callbacks)
             except asyncio.CancelledError as e:  # the lock has to be kept until the callbacks have ended
                 self._cancelled(e)
 
-    def _task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self.loop.create_task(coroutine)
-        self._callbacks.add(task)
-        task.add_done_callback(self._callbacks.discard)
+    def _task(self, coroutine: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = self.loop.create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
         return task
 
 
@@ -129,15 +127,6 @@ class Election(BaseElection[Term]):
 
     _campaigns = Campaign
 
-    def start(self) -> None:
-        """Campaign in a task of its own, until stop. RuntimeError if a campaign is in progress."""
-        campaign = self._new()
-        self._claim(campaign, True)
-        campaign.task = task = self._client._here().create_task(campaign.run())
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-        task.add_done_callback(lambda _: campaign.ended.set())  # it may have been cancelled before its first step
-
     def run(self) -> Coroutine[Any, Any, None]:
         """Campaign until stop is called. Raises the error that ended it.
 
@@ -148,17 +137,6 @@ class Election(BaseElection[Term]):
         """
         return self._run(self._new())  # so that stop applies to it, although it may not have begun
 
-    async def _run(self, campaign: Campaign) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._client._known.check([self._key], weakref.ref(task), self._by, True)
-        campaign.task = task
-        await campaign.run()
-        if campaign.cancelled is not None:
-            raise campaign.cancelled
-        if campaign.error is not None:
-            raise campaign.error
-
     def stop(self) -> Coroutine[Any, Any, None]:
         """End the campaign: the term is over, and the lock is released when its callbacks have ended.
 
@@ -166,27 +144,11 @@ class Election(BaseElection[Term]):
         ended the campaign, if there was one. In a callback of the election it does not wait. Idempotent. The election
         may be started again afterwards.
         """
-        self._client._here()
-        campaign = self._ours()
-        if campaign is not None:
-            campaign.stop()
-        return self._stopped(campaign)
-
-    async def _stopped(self, campaign: Campaign | None) -> None:
-        if campaign is None or not campaign.begun or asyncio.current_task() in campaign.inside:
-            return
-        await campaign.ended.wait()
-        if campaign.error is not None:
-            raise campaign.error
+        return self._stopped(self._stop())
 
     async def __aenter__(self) -> Election:
         self.start()
         return self
 
     async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
-        try:
-            await self.stop()
-        except Exception:
-            if body is None:
-                raise
-            log.exception("election %r, whose body failed", self._key)
+        await self._left(body)

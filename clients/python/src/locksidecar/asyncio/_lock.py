@@ -117,7 +117,7 @@ class Lock(OneLock):
             or not hold.conn.fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            return super().release(wait, now=now)
+            return self._released(*self._let_go(self._who(), wait, now))
         conn = hold.conn
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries

@@ -8,15 +8,12 @@ import inspect
 import sys
 import weakref
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .._errors import LockError, LostError
 from .._handle import H, Handle
 from .._hold import Hold, Holds, Who
 from ._conn import Conn
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 R = TypeVar("R")
 S = TypeVar("S", bound="Owned[Any]")
@@ -28,7 +25,7 @@ class Owned(Handle[H]):
 
     _unit = "task"
 
-    def guard(self) -> Guard[Self]:
+    def guard(self: S) -> Guard[S]:
         """Return a scope that acquires like the handle itself, and cancels the body when the lock is lost.
 
         The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the block turns it
@@ -83,7 +80,7 @@ class Guard(Generic[S]):
         if task is None:
             raise RuntimeError("a guard needs a task")
         lock._client._here()
-        lock._client._notifier.needed = True
+        lock._client._notifier.start()
         await lock.__aenter__()
         self._hold = lock._mine()
         if sys.version_info >= (3, 11):

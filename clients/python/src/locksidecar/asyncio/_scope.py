@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from .. import _wire as w
 from .._errors import LockError, NotAcquired
@@ -15,11 +15,9 @@ from .._inspect import Inspection, inspection
 from .._many import OneOf, Permits, Several
 from ._owner import Later, Owned
 
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Scope[Any]")
 
 
 class Scope(Owned[H]):
@@ -54,16 +52,16 @@ class Scope(Owned[H]):
         Only a lock with renew=False needs this. Raises NotHeld if it is not held, and Unavailable if the store does not
         confirm; then the earlier validity still counts.
         """
-        return self._change(w.RENEW, w.to_ttl(ttl))
+        return self._changed(self._mine(), w.RENEW, w.to_ttl(ttl))
 
-    async def __aenter__(self) -> Self:
-        before = self._depth()
+    async def __aenter__(self: S) -> S:
+        before = self.held_count
         try:
             if not await self.acquire(timeout=self._timeout):
                 raise NotAcquired(f"{self._name}: not acquired within {float(self._timeout):g} s")
             return self
         except BaseException:  # an interrupt just after the acquire: nothing else would release
-            if self._owner is None and self._depth() > before:
+            if self._owner is None and self.held_count > before:
                 with contextlib.suppress(LockError):
                     self._let_go(self._who())
             raise
@@ -90,25 +88,9 @@ class Scope(Owned[H]):
 class OneLock(Scope[Hold[Any]], One):
     """A handle for one lock."""
 
-    def release(self, wait: bool | None = None, *, now: bool = False) -> Later[None]:
-        """Release one acquire. The last one releases the lock.
-
-        wait: whether to wait until the store has confirmed; by default as ``confirm`` says. With False, on_lost reports
-        a failure.
-        now: free a lock with ``keep`` at once.
-
-        The call itself releases; its result can be awaited for the answer. So nothing that happens to the task leaves
-        it held, in particular no cancellation.
-
-        Raises NotHeld if this owner does not hold it, LostError (a NotHeld) if it lost it, and Unconfirmed if the store
-        has not confirmed. No other owner's hold is ever released.
-        """
-        flags = w.NOW if now else 0
-        return self._released(*self._let_go(self._who(), self._confirm if wait is None else wait, flags))
-
     def downgrade(self) -> Later[None]:
         """Turn an exclusive hold into a shared one, without releasing the lock in between."""
-        return self._change(w.DOWNGRADE)
+        return self._changed(self._mine(), w.DOWNGRADE)
 
     async def locked(self) -> bool:
         """Ask the daemon whether the lock is held."""
@@ -133,7 +115,7 @@ class Locks(Scope[Holds[Any]], Several):
 
     def downgrade(self) -> Later[None]:
         """Turn the exclusive holds into shared ones, without releasing the locks in between."""
-        return self._change(w.DOWNGRADE)
+        return self._changed(self._mine(), w.DOWNGRADE)
 
 
 class Semaphore(Scope[Hold[Any]], Permits):

@@ -18,18 +18,13 @@ from ._common import Locks
 from .exceptions import ConnectionError, LockError, LockNotOwnedError, RedisError, TimeoutError
 from .lock import Lock
 
-if TYPE_CHECKING:
+try:
     import redis as _redis
     from redis import Redis as _Redis
     from redis.cluster import RedisCluster as _RedisCluster
     from redis.sentinel import Sentinel as _Sentinel
-else:
-    try:
-        import redis as _redis
-        from redis import Redis as _Redis
-        from redis.cluster import RedisCluster as _RedisCluster
-        from redis.sentinel import Sentinel as _Sentinel
-    except ImportError:
+except ImportError:
+    if not TYPE_CHECKING:
         from ._absent import Absent as _Redis
         from ._absent import Absent as _RedisCluster
         from ._absent import AbsentSentinel as _Sentinel

@@ -14,7 +14,7 @@ from .. import _wire as w
 from .._base import Base
 from .._errors import LockError as SidecarError
 from .._errors import log
-from .._handle import One, note, sure
+from .._handle import One, note, settle
 from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
@@ -89,10 +89,8 @@ class Common(Generic[L]):
         self.raise_on_release_error = raise_on_release_error
         self.local: Local | SimpleNamespace = Local() if self.thread_local else SimpleNamespace(token=None, handle=None)
         self._key = text(name)
-        try:
+        with translated(self._key):
             w.check_key(self._key)
-        except SidecarError as e:
-            raise LockError(str(e), self._key) from e
 
     def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> int:
         """Return for how many milliseconds to wait; 0 is a try, -1 without bound."""
@@ -117,8 +115,7 @@ class Common(Generic[L]):
         for lock in filter(None, locks):
             hold = lock._kept()
             if hold is not None:
-                if not sure(hold):
-                    hold.conn.lapse([hold], w.now())
+                settle(hold)
                 lock._refuse_lost(hold)
 
     async def _take(self, token: bytes, wait: int) -> L | None:
@@ -139,17 +136,12 @@ class Common(Generic[L]):
                     hold.conn.sustain(hold, inner)
                 return inner
             except BaseException:  # an interrupt just after the acquire
-                if inner._kept() is not None:
-                    with contextlib.suppress(SidecarError):
-                        inner._let_go(inner._who(), False)
+                give_up(inner)
                 raise
 
     def _undo(self, token: bytes) -> None:
         """Release the lock after an interrupt of an acquire or a release. Does not wait for the answer."""
-        inner = self._inner(token)
-        if inner is not None:
-            with contextlib.suppress(SidecarError):
-                inner._let_go(inner._who(), False)
+        give_up(self._inner(token))
         self._forget(token)
 
     def _inner(self, token: bytes | None) -> L | None:
@@ -174,19 +166,17 @@ class Common(Generic[L]):
         hold = None if inner is None else inner._kept()
         if inner is None or hold is None or not self.timeout:
             raise self._not_owned(what)
-        left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
+        left = 0.0 if replace else w.left(hold.end)
         with translated(self._key):
-            await inner._change(w.RENEW, w.to_ttl(w.Seconds(left + w.number(seconds, "additional_time"))))
+            await inner._changed(hold, w.RENEW, w.to_ttl(w.Seconds(left + w.number(seconds, "additional_time"))))
         return True
 
-    def _mine(self, what: str) -> bytes:
-        """Return the token for extend or reacquire."""
-        token: bytes | None = self.local.token
-        if token is None:
+    def _must_end(self, what: str) -> None:
+        """Raise LockError if the lock is not acquired, or has no timeout to extend."""
+        if self.local.token is None:
             raise LockError(f"Cannot {what} an unlocked lock", self._key)
         if self.timeout is None:
             raise LockError(f"Cannot {what} a lock with no timeout", self._key)
-        return token
 
     def _token(self) -> bytes:
         """Return the token for release."""
@@ -241,6 +231,13 @@ class Locks:
             thread_local=thread_local,
             raise_on_release_error=raise_on_release_error,
         )
+
+
+def give_up(inner: One | None) -> None:
+    """Release a lock, if it is held. Does not wait for the answer."""
+    if inner is not None:
+        with contextlib.suppress(SidecarError):
+            inner._let_go(inner._who(), False)
 
 
 def text(name: str | bytes | memoryview) -> str:

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import _errors as e
 
-if TYPE_CHECKING:
+try:
     from redis import exceptions as _redis
-else:
-    try:
-        from redis import exceptions as _redis
-    except ImportError:
+except ImportError:
+    if not TYPE_CHECKING:
 
         class _redis:
             class RedisError(Exception): ...

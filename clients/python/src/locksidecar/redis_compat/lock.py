@@ -72,7 +72,7 @@ class Lock(Common[SidecarLock]):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
-        self._mine("extend")
+        self._must_end("extend")
         return self.do_extend(additional_time, replace_ttl)
 
     def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
@@ -80,7 +80,7 @@ class Lock(Common[SidecarLock]):
 
     def reacquire(self) -> Literal[True]:
         """Make the whole timeout remain from now on."""
-        self._mine("reacquire")
+        self._must_end("reacquire")
         return self.do_reacquire()
 
     def do_reacquire(self) -> Literal[True]:

@@ -19,18 +19,13 @@ from ..exceptions import ConnectionError, LockError, LockNotOwnedError, RedisErr
 from . import lock
 from .lock import Lock
 
-if TYPE_CHECKING:
+try:
     import redis.asyncio as _redis
     from redis.asyncio import Redis as _Redis
     from redis.asyncio.cluster import RedisCluster as _RedisCluster
     from redis.asyncio.sentinel import Sentinel as _Sentinel
-else:
-    try:
-        import redis.asyncio as _redis
-        from redis.asyncio import Redis as _Redis
-        from redis.asyncio.cluster import RedisCluster as _RedisCluster
-        from redis.asyncio.sentinel import Sentinel as _Sentinel
-    except ImportError:
+except ImportError:
+    if not TYPE_CHECKING:
         from .._absent import Absent as _Redis
         from .._absent import Absent as _RedisCluster
         from .._absent import AbsentSentinel as _Sentinel

@@ -74,7 +74,7 @@ class Lock(Common[SidecarLock]):
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Later[Literal[True]]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
-        self._mine("extend")
+        self._must_end("extend")
         return self.do_extend(additional_time, replace_ttl)
 
     async def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
@@ -82,7 +82,7 @@ class Lock(Common[SidecarLock]):
 
     def reacquire(self) -> Later[Literal[True]]:
         """Make the whole timeout remain from now on."""
-        self._mine("reacquire")
+        self._must_end("reacquire")
         return self.do_reacquire()
 
     async def do_reacquire(self) -> Literal[True]:
