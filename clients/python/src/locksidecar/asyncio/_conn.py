@@ -221,7 +221,7 @@ class Conn(Session):
 
     def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
         """Check the hold's validity from now on."""
-        self._arm(time.monotonic() + min(self._notifier.every(), w.left(hold.valid) + 0.001))
+        self._arm(time.monotonic() + min(self._notifier.every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
 
     # ---- the transport ----
 
