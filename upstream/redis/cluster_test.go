@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -214,6 +215,23 @@ func TestHoldersKeepTheirLocksWhileTheSlotIsOnItsWay(t *testing.T) {
 			t.Errorf("base %d after %d", next, base)
 		}
 	}
+}
+
+// Other readers still hold the lock, so its key and the entry of the ended lease exist.
+func TestALeaseThatHasEndedIsNotRenewedOnItsWay(t *testing.T) {
+	t.Parallel()
+	h := begin(t)
+	p, q := onCluster(t, h.RedisCluster, ""), onCluster(t, h.RedisCluster, "")
+	ended, _ := p.take("{t}", cache.Shared)
+	held, _ := q.take("{t}", cache.Shared)
+	h.start()
+	member := p.Instance() + "." + strconv.FormatUint(ended, 36)
+	const past = 1
+	if n := h.from.Do("ZADD", h.sibling(t, "readers:"), "XX", "CH", past, member); n != int64(1) {
+		t.Fatalf("%v leases were changed", n)
+	}
+	p.want(p.do(cache.OpRenew, cache.Shared, "{t}", ended), cache.NotHeld)
+	q.want(q.do(cache.OpRenew, cache.Shared, "{t}", held), cache.Done)
 }
 
 func TestReleasedOnItsWayASharedLockIsNotTornApart(t *testing.T) {

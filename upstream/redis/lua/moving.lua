@@ -33,6 +33,10 @@ else
 	end
 	local t = redis.call('time')
 	local now = t[1] * 1000 + math.floor(t[2] / 1000)
+	if tonumber(ends) <= now then
+		add(out, 1, NOTHELD, 0)
+		return out
+	end
 	local stands = redis.call('pttl', key)
 	local ok = redis.pcall('pexpire', set, math.max(stands, ms) + 1000)
 	if type(ok) == 'table' then
