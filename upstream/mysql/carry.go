@@ -36,6 +36,7 @@ type carrier[T interface{ base() *request }] struct {
 	results []upstream.Result
 	err     error // the first failure, for logs; one that is ErrDown precedes others
 	todo    []T   // of this turn
+	later   []T   // they do not fit into the packet of this turn
 	stuck   *driverkit.Stuck
 	exchanger[T]
 }
@@ -44,7 +45,7 @@ type carrier[T interface{ base() *request }] struct {
 type exchanger[T any] interface {
 	// ready checks the table on a connection that the batch has taken.
 	ready(ctx context.Context, conn *sql.Conn) error
-	// size estimates the text of one op in a packet.
+	// size estimates the text of one op in the next packet.
 	size(it T) int
 	// exchange sends the ops in one packet and gives results to those that are finished. Fence
 	// bases must be above floor. When it fails, proof means that the packet has done nothing.
@@ -97,7 +98,7 @@ func (c *carrier[T]) packetful(items []T) int {
 func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql.Conn, error) {
 	fresh := false
 	for turn := 0; ; turn++ {
-		c.todo = slices.DeleteFunc(append(c.todo[:0], items...), func(it T) bool {
+		c.later, c.todo = nil, slices.DeleteFunc(append(c.todo[:0], items...), func(it T) bool {
 			return it.base().done
 		})
 		if len(c.todo) == 0 {
@@ -109,6 +110,8 @@ func (c *carrier[T]) carry(ctx context.Context, conn *sql.Conn, items []T) (*sql
 		if c.endStuck(ctx, conn) {
 			continue
 		}
+		n := c.packetful(c.todo) // an op may need more room than in the turn before
+		c.todo, c.later = c.todo[:n], c.todo[n:]
 		// The floor is read after the connection is taken, because a failover can lead to a new
 		// connection, which raises the floor.
 		proof, err := c.exchange(ctx, conn, c.todo, c.store.fences.Floor())
@@ -167,10 +170,10 @@ func (c *carrier[T]) fail(conn *sql.Conn, err error, proof bool) error {
 	if !proof {
 		c.store.dropIdle(err)
 	}
-	for _, it := range c.todo {
+	for i, it := range slices.Concat(c.todo, c.later) {
 		switch r := it.base(); {
 		case r.done:
-		case r.reads, proof && !r.dirty:
+		case r.reads, (proof || i >= len(c.todo)) && !r.dirty:
 			c.end(r, cache.Refused, refused)
 		default:
 			c.end(r, cache.Unknown, unknown)

@@ -29,7 +29,13 @@ func newBatch(s *Store) *batch {
 // ready does nothing, because the check of the connection was enough.
 func (b *batch) ready(context.Context, *sql.Conn) error { return nil }
 
-func (b *batch) size(it *item) int { return 4*len(it.name) + 300 }
+func (b *batch) size(it *item) int {
+	n := 4*len(it.name) + 300
+	if it.kind == reqSwap { // it has the whole row, in hexadecimal
+		n += 2 * (readerLen*len(it.decision.next.readers) + placeLen*len(it.decision.next.queue))
+	}
+	return n
+}
 
 func (b *batch) writes() []*item { return b.x.writes }
 

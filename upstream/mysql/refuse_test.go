@@ -249,6 +249,37 @@ func TestNamesAreNothingButNames(t *testing.T) {
 	}
 }
 
+// A request that must wait writes the whole row, with the entries of all other waiting hosts.
+func TestLongQueuesFitIntoPackets(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartMariaDB(t, quickly, "--max-allowed-packet=1M")
+	const keys, waiting = 40, 400
+	for name, set := range map[string][]func(*mysql.Config){
+		"returning": nil, "plain": {mysql.WithoutReturning}} {
+		p := newPeer(t, srv.URL()+"?timeout=10s&prefix="+name, set...)
+		const later = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))+600000000"
+		other := strings.Repeat("a", 22) + "." + strings.Repeat("0", 13)
+		srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar SELECT CONCAT('%s',LPAD(seq,4,'0')),"+
+			"1,'',1,'%s',%s,%s,'',REPEAT(CONCAT('x%s:',%s,';'),%d) FROM %s",
+			name, other, later, later, other, later, waiting, mysql.Numbers(keys)))
+		var ops []upstream.Op
+		for i := range keys {
+			ops = append(ops, upstream.Op{Kind: cache.OpJoin, Key: fmt.Sprintf("%04d", i+1),
+				Token: p.token(), TTL: long})
+		}
+		res, err := p.apply(ops...)
+		for i, r := range res {
+			if r.Status != cache.Queued {
+				t.Fatalf("%s: the join of %s is %v (%v)", name, ops[i].Key, r.Status, err)
+			}
+		}
+		if n := srv.Value("SELECT COUNT(*) FROM locks.locksidecar WHERE LOCATE('" + p.Instance() +
+			"',queue)>0"); n != strconv.Itoa(keys) {
+			t.Errorf("%s: it waits in %s queues", name, n)
+		}
+	}
+}
+
 func TestAtMostFiveConnections(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
