@@ -224,10 +224,10 @@ func fits(w []step, limit int, bytes int64) int {
 
 // send sends one transaction.
 func (b *batch) send(ctx context.Context, p *part) {
-	req := b.request(p)
+	req, high := b.request(p), b.s.high.Load()
 	p.resp, p.mayBeDone, p.err = request(ctx, b.s.client, b.s.client.kv.Txn, req)
 	if p.err == nil {
-		b.s.noteRevision(p.resp.Header.Revision)
+		p.err = b.s.checkHistory(b.sess, p.resp, high)
 	}
 }
 

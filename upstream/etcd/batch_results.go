@@ -126,7 +126,9 @@ func (b *batch) failedLocked(p *part) {
 	if b.reading(p) {
 		status = cache.Refused // in any case, nothing was changed
 	}
-	err = b.s.cfg.explain(what, err)
+	if !errors.Is(err, ErrServer) {
+		err = b.s.cfg.explain(what, err)
+	}
 	for i := range p.steps {
 		b.stepFailedLocked(&p.steps[i], status, err, p.fence)
 	}

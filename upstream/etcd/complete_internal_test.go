@@ -64,8 +64,9 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 			"etcd.Store.cancel": "each process has its own", "etcd.Store.wg": "each process has its own",
 			"etcd.Store.turn": "each process has its own",
 
-			"etcd.session.lost": "a lost session is not in the state",
-			"etcd.session.gone": "only of a lost session",
+			"etcd.session.lost":  "a lost session is not in the state",
+			"etcd.session.gone":  "only of a lost session",
+			"etcd.session.fault": "only of a lost session",
 
 			"etcd.lockKeys.byLock (keys)": "the lock's own name",
 			"etcd.lockKeys.sems (keys)":   "the semaphore's own key",

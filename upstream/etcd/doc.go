@@ -143,6 +143,8 @@
 //	server restarted       with its data the lease survives, and all continues. Without: the
 //	                       session is lost, and as revisions begin again this Store refuses
 //	                       to continue until it is opened again (fences would fall).
+//	an older copy of its   the same, although that copy may have the session: no answer below the
+//	data restored          highest revision that this Store has seen counts.
 //	leader changed         ops in flight are Unknown or late; the lease survives. Before 3.4.29
 //	                       and 3.5.13, a leader that has lost the leadership without noticing can
 //	                       revoke live leases (etcd issue 15247): two hosts can hold a lock until

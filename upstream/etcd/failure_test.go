@@ -2,6 +2,7 @@ package etcd_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -69,6 +70,52 @@ func TestRestartWithoutItsDataLosesTheSessionAndFencesDoNotFall(t *testing.T) {
 	})
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", a), cache.NotHeld)
 	newPeer(t, srv, "").take("a", cache.Exclusive) // a store that has not seen the lost data continues
+}
+
+// The session survives, because the older copy has it. But the leases granted since the copy are
+// gone, and the revisions begin again at its revision.
+func TestAnOlderCopyLosesTheSessionAndFencesDoNotFall(t *testing.T) {
+	t.Parallel()
+	for _, rewritten := range []bool{false, true} {
+		t.Run(fmt.Sprint("rewritten=", rewritten), func(t *testing.T) {
+			t.Parallel()
+			srv := testserver.StartEtcd(t)
+			p := newPeer(t, srv, "ttl=60s")
+			srv.Kill()
+			restore := srv.Backup()
+			srv.Start()
+			p.eventually("the server is back", func() bool { return p.Ping(t.Context()) == nil })
+			if rewritten {
+				if _, err := srv.Admin().Delete(t.Context(), dir+"%session/",
+					clientv3.WithPrefix()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			held, _ := p.comes(cache.OpTry, "held")
+			_, base := p.comes(cache.OpTry, "a")
+			srv.Kill()
+			restore()
+			srv.Start()
+			p.eventually("the loss is told", func() bool {
+				res, err := p.apply(
+					upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long},
+					upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "b",
+						Token: p.token(), TTL: long})
+				for _, r := range res {
+					if r.Status != cache.Unknown && r.Status != cache.Refused {
+						t.Fatalf("it is %v with base %d; the last base was %d", r.Status, r.Base, base)
+					}
+				}
+				return errors.Is(err, upstream.ErrDown) && errors.Is(err, etcd.ErrServer) &&
+					strings.Contains(err.Error(), "fence_epoch")
+			})
+			p.lost(1)
+			p.want(p.do(cache.OpRenew, cache.Exclusive, "held", held), cache.NotHeld)
+			if err := p.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
+				t.Errorf("the ping says %v", err)
+			}
+		})
+	}
 }
 
 func TestRevokedLeaseIsALostSession(t *testing.T) {

@@ -2,10 +2,13 @@ package etcd_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
@@ -36,5 +39,29 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 	if _, err := etcd.Open(t.Context(), cfg); !errors.Is(err,
 		etcd.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
+	}
+}
+
+// A server that loses data may keep the session.
+func TestNothingIsGrantedByAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	for _, lost := range []int64{1, 1000} {
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared, cache.Permit} {
+			for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
+				cfg := config(t, "", srv)
+				cfg.Highest = new(atomic.Int64)
+				p := &peer{TB: t, Store: openConfig(t, cfg)}
+				op := upstream.Op{Kind: kind, Mode: mode, Limit: 1, Key: fmt.Sprint(lost, mode, kind),
+					Token: p.token(), TTL: long}
+				cfg.Highest.Add(lost)
+				res, err := p.apply(op)
+				if r := res[0]; r.Status != cache.Unknown && r.Status != cache.Refused ||
+					!errors.Is(err, etcd.ErrServer) || !errors.Is(err, upstream.ErrDown) {
+					t.Errorf("%s: %v, base %d, %v", op.Key, r.Status, r.Base, err)
+				}
+				p.lost(1)
+			}
+		}
 	}
 }

@@ -33,8 +33,9 @@ type session struct {
 	// Writing key again therefore invalidates all such requests in flight, so that the outcome of a
 	// request without an answer becomes certain.
 	fence atomic.Int64
-	lost  atomic.Bool // its deadline has passed, or the store has ended it
-	gone  atomic.Bool // the store has confirmed that the lease and all its keys are gone
+	lost  atomic.Bool           // its deadline has passed, or the store has ended it
+	fault atomic.Pointer[error] // why an answer has ended it; nil unless one has
+	gone  atomic.Bool           // the store has confirmed that the lease and all its keys are gone
 }
 
 // oldest is the oldest etcd whose nested transactions and keep-alives behave as this driver needs.
@@ -149,10 +150,7 @@ func (s *Store) beginSession(ctx context.Context, id int64) (*session, error) {
 		return nil, s.cfg.explain(ErrNoAnswer, fmt.Errorf("grant lease: %w", err))
 	}
 	if h.Revision < high {
-		return nil, fmt.Errorf("%w: %s is at revision %d and was at %d: it has lost data, and "+
-			"fences would fall (raise fence_epoch on every host by that much, for semaphores by "+
-			"256 times that much, then restart the daemons)",
-			ErrServer, s.cfg.addr(), h.Revision, high)
+		return nil, s.lostData(h.Revision, high)
 	}
 	n.cluster = h.ClusterId
 	n.until.Store(cache.LeaseDeadline(sent, int64(ttl)))
@@ -204,11 +202,14 @@ func (s *Store) grant(ctx context.Context, id int64) (
 // writeKey writes the session's key, and thereby makes a new fence.
 func (s *Store) writeKey(ctx context.Context, n *session) error {
 	req := &pb.TxnRequest{Success: ops(putOp(n.key, "", n.lease), countOp(s.root, s.behind()))}
+	high := s.high.Load()
 	r, _, err := request(ctx, s.client, s.client.kv.Txn, req)
+	if err == nil {
+		err = s.checkHistory(n, r, high)
+	}
 	if err != nil {
 		return err
 	}
-	s.noteRevision(r.Header.Revision)
 	raise(&n.fence, r.Header.Revision)
 	return nil
 }
@@ -251,6 +252,9 @@ func (s *Store) keepAlive(ctx context.Context, n *session) error {
 			due = s.clock() + int64(pause)
 		}
 		woken := s.wait(ctx, min(due, n.until.Load()))
+		if err := n.fault.Load(); err != nil {
+			return *err
+		}
 		now := s.clock()
 		if now >= n.until.Load() {
 			return errors.Join(errors.New("its deadline has passed"), last)
@@ -272,7 +276,7 @@ func (s *Store) keepAlive(ctx context.Context, n *session) error {
 			pause = min(max(pauseMin, 2*pause), ttl/10)
 			continue
 		case a.Header.ClusterId != n.cluster:
-			return fmt.Errorf("another cluster answers at %s", s.cfg.addr())
+			return s.otherCluster()
 		}
 		sent, pause, last = now, 0, nil
 		if until := cache.LeaseDeadline(sent, a.TTL*int64(time.Second)); until > n.until.Load() {
@@ -320,8 +324,12 @@ func (s *Store) wait(ctx context.Context, t int64) (woken bool) {
 	return false
 }
 
-// endSession makes sure that no key remains under n.
+// endSession makes sure that no key remains under n. If n was lost before its deadline, endSession
+// waits for the deadline: until then, programs may rely on the keys that are left of it.
 func (s *Store) endSession(ctx context.Context, n *session) {
+	for !n.gone.Load() && ctx.Err() == nil && s.clock() < n.until.Load() {
+		s.wait(ctx, n.until.Load())
+	}
 	pause := driverkit.Backoff{Min: pauseMin, Max: pauseMax}
 	for !n.gone.Load() && ctx.Err() == nil {
 		try, cancel := context.WithTimeout(ctx, s.cfg.Timeout)

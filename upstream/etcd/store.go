@@ -159,7 +159,9 @@ func (s *Store) Close() error {
 	}
 	s.cancel()
 	s.wg.Wait()
-	if n := s.cur.Load(); n != nil && !n.gone.Load() && s.lockKeys.empty() {
+	n := s.cur.Load()
+	if n != nil && !n.gone.Load() && s.lockKeys.empty() &&
+		!(n.lost.Load() && s.clock() < n.until.Load()) { // see endSession
 		ctx, cancel := context.WithTimeout(context.Background(), min(s.cfg.Timeout, time.Second))
 		_ = s.revoke(ctx, n.lease) // after an error the session ends by itself
 		cancel()

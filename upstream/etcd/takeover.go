@@ -79,7 +79,7 @@ func (m *stateCoder) code(n *session) *session {
 	number(c, &s.granted)
 	high := s.high.Load()
 	cache.Num(c, &high)
-	s.noteRevision(high)
+	raise(s.high, high)
 	number(c, &s.maxOps)
 	number(c, &s.maxBytes)
 	has := n != nil && !n.lost.Load()

@@ -3,6 +3,7 @@ package etcd
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -176,6 +177,14 @@ func namesOp(from, to string, limit int64) *pb.RequestOp {
 
 func countDir(dir string) *pb.RequestOp { return countOp(dir, dirEnd(dir)) }
 func listDir(dir string) *pb.RequestOp  { return namesOp(dir, dirEnd(dir), 0) }
+
+// wrote reports whether a transaction has changed anything.
+func wrote(rs []*pb.ResponseOp) bool {
+	return slices.ContainsFunc(rs, func(r *pb.ResponseOp) bool {
+		return r.GetResponsePut() != nil || r.GetResponseDeleteRange().GetDeleted() > 0 ||
+			wrote(nested(r).GetResponses())
+	})
+}
 
 // isThat reports whether a key exists that was created at rev.
 func isThat(k []*mvccpb.KeyValue, rev int64) bool {

@@ -90,7 +90,7 @@ func (s *Etcd) run(bin string) {
 	}
 	peer := fmt.Sprintf("http://127.0.0.1:%d", s.peer)
 	s.launch(exec.Command(bin, append([]string{"--name", s.name, "--data-dir",
-		filepath.Join(s.dir, "data"),
+		s.data(),
 		"--listen-client-urls", s.url(), "--advertise-client-urls", s.url(),
 		"--listen-peer-urls",
 		peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
@@ -137,10 +137,19 @@ func (s *Etcd) Restart() {
 // Wipe deletes the data of a server that has ended. It then starts as a new, empty server.
 func (s *Etcd) Wipe() {
 	s.t.Helper()
-	if err := os.RemoveAll(filepath.Join(s.dir, "data")); err != nil {
+	if err := os.RemoveAll(s.data()); err != nil {
 		s.t.Fatal(err)
 	}
 }
+
+// Backup copies the data of a server that has ended. The returned function replaces the server's
+// data by the copy.
+func (s *Etcd) Backup() (restore func()) {
+	s.t.Helper()
+	return s.backup(s.data())
+}
+
+func (s *Etcd) data() string { return filepath.Join(s.dir, "data") }
 
 // Port returns the TCP port on 127.0.0.1 for clients.
 func (s *Etcd) Port() int { return s.client }

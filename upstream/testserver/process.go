@@ -152,6 +152,24 @@ func (p *process) end(sig syscall.Signal) {
 	p.cmd = nil
 }
 
+// backup copies the directory data of a server that has ended. The returned function replaces the
+// directory by the copy.
+func (p *process) backup(data string) (restore func()) {
+	p.t.Helper()
+	kept := filepath.Join(p.dir, "backup")
+	if err := os.CopyFS(kept, os.DirFS(data)); err != nil {
+		p.t.Fatal(err)
+	}
+	return func() {
+		p.t.Helper()
+		for _, err := range []error{os.RemoveAll(data), os.CopyFS(data, os.DirFS(kept))} {
+			if err != nil {
+				p.t.Fatal(err)
+			}
+		}
+	}
+}
+
 // Pause stops the process with SIGSTOP. Connections stay open and new ones can be made, but nothing
 // is answered. Pause returns when every thread has stopped.
 func (p *process) Pause() {

@@ -234,17 +234,7 @@ func (z *ZooKeeper) Wipe() {
 // data by the copy.
 func (z *ZooKeeper) Backup() (restore func()) {
 	z.t.Helper()
-	kept := filepath.Join(z.dir, "backup")
-	if err := os.CopyFS(kept, os.DirFS(z.data())); err != nil {
-		z.t.Fatal(err)
-	}
-	return func() {
-		z.t.Helper()
-		z.Wipe()
-		if err := os.CopyFS(z.data(), os.DirFS(kept)); err != nil {
-			z.t.Fatal(err)
-		}
-	}
+	return z.backup(z.data())
 }
 
 func (z *ZooKeeper) data() string { return filepath.Join(z.dir, "data") }

@@ -6,6 +6,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
@@ -37,5 +39,32 @@ func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
 	if _, err := zookeeper.Open(t.Context(), cfg); !errors.Is(err,
 		zookeeper.ErrServer) || !strings.Contains(err.Error(), "lost data") {
 		t.Errorf("a server that is behind: %v", err)
+	}
+}
+
+// A server that loses data may resume a session.
+func TestNothingIsGrantedByAServerThatIsBehind(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t)
+	for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared, cache.Permit} {
+		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
+			cfg := config(t, srv.URL()+"?session=30s&timeout=10s")
+			cfg.Highest = new(atomic.Int64)
+			s, err := zookeeper.Open(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := adopt(t, s)
+			p.seen(1)
+			cfg.Highest.Add(1_000_000)
+			res, err := p.apply(upstream.Op{Kind: kind, Mode: mode, Limit: 1,
+				Key: mode.String() + kind.String(), Token: p.token(), TTL: long})
+			p.want(res[0], cache.Unknown)
+			if !errors.Is(err, zookeeper.ErrServer) || !errors.Is(err, upstream.ErrDown) {
+				t.Errorf("the error is %v", err)
+			}
+			p.lost(1)
+			p.forgotten("a")
+		}
 	}
 }

@@ -112,7 +112,7 @@ func (se *session) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	return se.checkHistory()
+	return se.store.checkHistory(se.high.Load(), se.floor)
 }
 
 func (se *session) logIn(ctx context.Context) error {
@@ -216,6 +216,8 @@ func (se *session) step(quiet time.Duration) (*wire, time.Duration, error) {
 	defer se.mu.Unlock()
 	left := time.Duration(se.until - se.store.clock())
 	switch {
+	case se.fault != nil:
+		return nil, 0, se.fault
 	case se.over:
 		return nil, 0, zk.ErrSessionExpired
 	case left <= 0 && len(se.lockNodes) > 0:

@@ -73,14 +73,14 @@ func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 	return 0, errTickUnknown
 }
 
-// checkHistory refuses a server that has lost transactions that this store has seen. The session
-// has just confirmed a transaction of its own, so its id must be above all earlier ones.
-func (se *session) checkHistory() error {
-	if now := se.high.Load(); now <= se.floor {
-		return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, "+
-			"and fences would fall (raise fence_epoch on every host by at least %d, "+
-			"then restart the daemons)",
-			ErrServer, se.store.cfg.where(), now, se.floor, se.floor-now+1)
+// checkHistory returns an error for a server that has lost transactions that this store has seen.
+// now is the id of a new transaction, and high is the highest id that was seen before it was sent.
+func (s *Store) checkHistory(now, high int64) error {
+	if now > high {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, "+
+		"and fences would fall (raise fence_epoch on every host by at least %d, "+
+		"then restart the daemons)",
+		ErrServer, s.cfg.where(), now, high, high-now+1)
 }

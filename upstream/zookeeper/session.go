@@ -50,6 +50,7 @@ type session struct {
 	ready     bool  // the session is established on wire
 	since     int64 // when ready last changed
 	over      bool  // the server said that the session has expired, or our deadline passed
+	fault     error // why else the session is over
 	retired   bool  // no more connections are made
 	until     int64 // the deadline
 	why       error // the last error
@@ -213,9 +214,16 @@ func (se *session) enter() (*wire, error) {
 	return se.wire, nil
 }
 
-func (se *session) expired() {
+func (se *session) expired() { se.giveUp(nil) }
+
+// giveUp ends the session because of fault, or nil if it has expired. It is not closed at the server:
+// until its deadline, programs may rely on the nodes that are left of it.
+func (se *session) giveUp(fault error) {
 	se.mu.Lock()
 	se.over, se.ready, se.retired = true, false, true
+	if se.fault == nil {
+		se.fault = fault
+	}
 	se.mu.Unlock()
 	se.wakeUp()
 }

@@ -95,9 +95,18 @@ func (b *batch) carryOut(ws []*write) error {
 	for _, w := range ws {
 		ops = append(ops, b.request(w))
 	}
+	high := b.store.high.Load()
 	res, err := b.multi(b.ctx, append(ops, b.stamp())...)
-	if err == nil && (len(res) != len(ws)+1 || res[len(ws)].Stat == nil) {
+	switch {
+	case err != nil:
+	case len(res) != len(ws)+1 || res[len(ws)].Stat == nil:
 		err = fmt.Errorf("%w: the answer makes no sense", ErrNoAnswer)
+	default:
+		// A server does not resume a session whose client has seen later transactions. But pings and
+		// other sessions may have told more than the library knows.
+		if err = b.store.checkHistory(res[len(ws)].Stat.Mzxid, high); err != nil {
+			b.giveUp(err)
+		}
 	}
 	for i, w := range ws {
 		if w.err = err; err == nil {
