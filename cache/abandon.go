@@ -44,4 +44,4 @@ func (t *Table) abandon(l *Lease, now int64, out *Effects) {
 }
 
 var errAbandoned = errors.New(
-	"the store is no longer in the configuration, and what is left there ends by itself")
+	"the store is no longer in the configuration; the lease there ends by itself")

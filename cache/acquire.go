@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Acquires: requests for a hold. Each is answered at once or queued.
+// This file handles acquires. Each is answered at once or queued.
 
 // Acquire answers q if its owner holds the key already, or if q must be refused. Otherwise it
 // queues q, and advance grants it at once if the lease allows that. If not, a later event answers
@@ -19,7 +19,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
 			l.extendDegraded(now, l.ttl) // because the answer states a validity
 			t.reenter(h, q.Re, q.Mode, 0, out)
-			return // no waiter can be served, and no wake-up comes earlier, while h lasts
+			return // without advance: h was there before, so no waiter can be served now
 		}
 	}
 	if !t.refuseNow(l, q, now, out) {
@@ -50,8 +50,8 @@ func (t *Table) refuseNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	return false
 }
 
-// whyNotQueued returns OK, or why q may not even wait: a limit is reached, or the store is known to
-// be down and this host may not decide alone.
+// whyNotQueued returns OK, or the code and reason why q may not even wait. Either a limit is reached,
+// or the store is known to be down and this host may not decide alone.
 func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
 	if err := t.mayHold(q.Re.Session, q.NS, q.Keep); err != nil {
 		return protocol.Limit, err
@@ -71,12 +71,12 @@ func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
 // reenter answers an acquire whose owner already has the hold h. The acquire has waited for took.
 func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 	if h.mode == Shared && m == Exclusive {
-		t.refused(h.l.ns, re, Notice{Mode: m, Code: protocol.Upgrade, Key: h.l.key, Owner: h.owner,
+		t.answerRefused(h.l.ns, re, Notice{Mode: m, Code: protocol.Upgrade, Key: h.l.key, Owner: h.owner,
 			Took: took}, -1, nil, out)
 		return
 	}
 	if !re.claim() {
-		t.refused(h.l.ns, re, Notice{Code: protocol.Canceled}, -1, nil, out)
+		t.answerRefused(h.l.ns, re, Notice{Code: protocol.Canceled}, -1, nil, out)
 		return
 	}
 	h.count++
@@ -103,13 +103,13 @@ func (t *Table) answerGranted(h *hold, re Request, out *Effects) {
 
 func (t *Table) grantOf(h *hold, re Request) Message {
 	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Degraded: h.fence == 0, Bound: h.bound(),
+		Until: t.validUntil(h), End: h.end, Degraded: h.fence == 0, Bound: h.bound(),
 		Store: h.l.st.StoreTraits, Heartbeat: h.l.ns.Heartbeat, ShortTTL: h.l.ttl}
 }
 
-// Restate returns the message of an earlier grant with its present values. A multi-acquire, which
-// got its keys one after the other, states all grants with it. ok is false if the owner no longer
-// has that hold.
+// Restate returns the message of an earlier grant with its present values. A multi-acquire gets its
+// keys one after the other, and uses Restate to answer with all grants at once. ok is false if the
+// owner no longer has that hold.
 func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64,
 	out *Effects) (m Message, ok bool) {
 	l := t.locks[string(key)].lease()
@@ -129,14 +129,14 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64,
 // Here says whether this host can grant an acquire without its store.
 type Here uint8
 
-// What this host has of a key that is acquired.
+// The values of Here.
 const (
-	HereNothing Here = iota // nothing that would suffice
-	HereLease               // a lease that it can use at once
-	HereHold                // a hold of the owner, which is re-entered
+	HereNothing Here = iota // the store has to be asked, or the acquire has to wait
+	HereLease               // this host has a lease that it can use at once
+	HereHold                // the owner has a hold, which would be re-entered
 )
 
-// Here says what this host has for q. It changes nothing, so the answer is only a hint.
+// Here says whether this host could grant q now. It changes nothing, so the answer is only a hint.
 func (t *Table) Here(q *Acquire, now int64) Here {
 	l := t.locks[string(q.Key)].lease()
 	switch {
@@ -155,7 +155,7 @@ func (t *Table) Here(q *Acquire, now int64) Here {
 // refusesTry refuses a try that cannot succeed, and reports whether it has done so. A try takes a
 // key only if nobody holds it or waits for it.
 func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
-	degraded := l.state != stateHeld && t.grantsDegraded(l, now) // then the store does not matter
+	degraded := l.state != stateHeld && t.grantsDegraded(l, now) // this host decides without the store
 	behind := t.behindOthers(l, q, degraded, now)
 	queuedAtStore := l.state == stateAsked && l.asked.queued // other hosts are before this one
 	switch {

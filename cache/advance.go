@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// The next step of a lease: what this host requests of the store next, and when.
+// This file decides the next step of a lease: the next request to the store, and its time.
 
 // state is the state of a lease at the store.
 type state uint8
@@ -54,7 +54,7 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.finishMove(l, out) // if a reload has routed the key to another store
 	t.serveQueue(l, now, false, out)
-	if l.hasPeeks() && l.nHolds > 0 && l.op != OpPeek { // the inspections came before the lease
+	if l.hasPeeks() && l.nHolds > 0 && l.op != OpPeek { // the inspections came before the grant
 		l.answerPeeks(t.inspectedHere(l, now), out)
 	}
 	wake := t.step(l, now, out)
@@ -92,7 +92,7 @@ type nextStep struct {
 // that waits for something always has a wake-up for it.
 func (t *Table) step(l *Lease, now int64, out *Effects) (wake int64) {
 	for {
-		grace := t.endGrace(l, now, out)
+		grace := t.endGrace(l, now, out) // refuses waiters if the store has failed for too long
 		if l.st.downAt != 0 {
 			t.failPeeks(l, out)
 		}
@@ -170,11 +170,12 @@ func (t *Table) stepAsked(l *Lease, now int64, out *Effects) nextStep {
 	return nextStep{op: t.askKind(l), wake: wake}
 }
 
-// stepHeld downgrades or releases the lease, or keeps it and lets it linger, and has it renewed
-// if something depends on that. While the store is down, nothing lingers. Without a hold, the lease
-// does not suit the waiters, if there are any: serveQueue has just run. So it is released.
+// stepHeld downgrades or releases the lease, or keeps it and lets it linger. It also renews the
+// lease if that must not wait for the renewer. While the store is down, no lease lingers. If there
+// are waiters but no hold, serveQueue has just found that the lease does not suit them, so it is
+// released.
 func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
-	l.useKept()
+	l.useKept() // only if all holds are detached
 	s, down := nextStep{wake: l.held.until}, l.st.downAt != 0
 	switch {
 	case l.op != 0: // a downgrade; its answer decides
@@ -199,8 +200,8 @@ func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
 	return s
 }
 
-// renewAtOnce renews l if it must not wait for the renewer. Where the store session keeps l, the
-// renewer does not renew it at all. If the store has just failed, wake is when to try again.
+// renewAtOnce renews l if the renewal must not wait for the renewer, which renews no leases that a
+// store session keeps. If the store has just failed, wake is when to try again.
 func (t *Table) renewAtOnce(l *Lease, now int64, out *Effects) (wake int64) {
 	if l.held.rebase || l.held.doubt || l.held.unkept {
 		t.renew(l, now, out)
@@ -268,7 +269,7 @@ func (l *Lease) mayBeAtStore() bool { return l.asked.queued || l.asked.unanswere
 func (t *Table) floor(l *Lease) uint64 {
 	st := l.st
 	if !st.Raises() {
-		return 0 // the store's own order
+		return 0 // the store orders its bases itself
 	}
 	return max(st.floor, st.past, l.epoch)
 }
@@ -306,7 +307,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 	return kind
 }
 
-// ask puts an op into the main lane.
+// ask sends an op of kind k to the store: it puts the op into the main lane.
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen, l.asked.early = k, t.gen, 0
@@ -347,7 +348,7 @@ func (t *Table) beginRelease(l *Lease, now int64, out *Effects) {
 	t.enter(l, stateReleasing)
 	l.releasing = releasingFields{endsAt: endsAt, granted: granted}
 	l.retryAt = 0
-	t.endExtends(l, protocol.NotHeld, nil, out)
+	t.failClientRenewals(l, protocol.NotHeld, nil, out)
 }
 
 // close keeps l's key closed until the given time.
@@ -356,9 +357,9 @@ func (t *Table) close(l *Lease, until int64) {
 	l.releasing.endsAt = until
 }
 
-// endReleasing is called at the lease's endsAt. A closed lease of two stores is released now,
-// unless only the key is closed: see Abandon. Any other lease is forgotten, because the store has
-// dropped it by then.
+// endReleasing is called at the lease's endsAt. A closed lease at a pair is released now, unless
+// only the key is closed and there is no lease: see Abandon. Any other lease is forgotten, because
+// the store has dropped it by then.
 func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 	if l.state == stateClosed && l.st.Pair && l.token != 0 {
 		t.beginRelease(l, now, out)
@@ -371,6 +372,6 @@ func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 // forget records that the store has no lease and no queue entry of this host for l's key.
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
-	t.dropLast(l)
+	t.forgetReleased(l)
 	l.token, l.maxTTL, l.orphan = 0, 0, false
 }

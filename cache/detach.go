@@ -7,16 +7,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Detached holds. An acquire can ask for its key to stay closed for a while after the grant (keep).
-// If the owner gives the hold up before that, or its session ends, the hold becomes detached. It
-// moves from its session to the record of its user's detached holds, as a fixed hold that ends with
-// the keep. Everything else, such as renewals, expiry and snapshots, treats it as any other hold.
+// This file handles detached holds. An acquire can ask for its key to stay closed for a while after
+// the grant (a keep). If the owner gives the hold up before that, or its session ends, the hold
+// becomes detached. It moves from its session to the record of its user's detached holds, as a
+// fixed hold that ends with the keep. All other code, such as renewals, expiry and snapshots,
+// treats it as any other hold.
 //
 // The lease lasts at the store until the end of the keep even if this daemon ends, as far as the
 // store can do that (StoreTraits.Keeps). For this a renewal follows the grant at once, and all
-// further renewals ask for at least that time. What is stated to the owner does not depend on it:
-// heldFields.until counts from the TTL that the owner asked for. Once all holds are detached, no
-// client relies on the lease, and heldFields.kept is the deadline.
+// further renewals ask for at least that time. The validity that is stated to the owner does not
+// depend on it: heldFields.until counts from the TTL that the owner asked for. Once all holds are
+// detached, no client relies on the lease, and heldFields.kept is the deadline.
 
 // NewDetached returns the record of the detached holds of the user u, over the given number of
 // shards. It is for Session.Detached.
@@ -94,24 +95,24 @@ func (l *Lease) keepTTL(now int64) int64 {
 func (t *Table) Unkept(now int64) (n int) {
 	for l := range t.all() {
 		if l.state == stateHeld && l.keepTTL(now) > 0 &&
-			(l.held.unkept || l.held.renewGen != 0 || l.untold(now)) {
+			(l.held.unkept || l.held.renewGen != 0 || l.keepUnconfirmed(now)) {
 			n++
 		}
 	}
 	return n
 }
 
-// untold reports whether the store could keep l for longer than it has confirmed, because a renewal
-// has failed. The renewer will repeat the renewal.
-func (l *Lease) untold(now int64) bool {
+// keepUnconfirmed reports whether the store could keep l for longer than it has confirmed, because
+// a renewal has failed. The renewer will repeat the renewal.
+func (l *Lease) keepUnconfirmed(now int64) bool {
 	until := l.optional.keepLatest
 	return l.st.renews() && max(l.held.until, l.held.kept) < until &&
 		ttlUntil(until, now) <= int64(l.st.Keeps)
 }
 
 // keptTooLong reports whether the store keeps l for longer than ttl because of a keep whose hold
-// has ended early. If this daemon ended, the key would stay closed for so long. So l is not handed
-// off.
+// has ended early. If this daemon ended, the key would stay closed for that time. So this host
+// releases l instead of handing it off.
 func (l *Lease) keptTooLong(ttl, now int64) bool {
 	return l.nHolds == 0 && l.st.Keeps > 0 && l.held.keptFor-now > ttl
 }
@@ -167,7 +168,7 @@ func (t *Table) detach(h *hold, now int64, out *Effects) bool {
 	h.s.Holds.Add(1)
 	h.s.index[t.cfg.Shard].holds.insert(h, nil)
 	t.markShard(h.s)
-	h.count, h.end, h.last = 1, until, 0
+	h.count, h.end, h.maxEnd = 1, until, 0
 	l.minEnd = min(l.minEnd, until)
 	l.held.fence = 0 // as dropHold does
 	if out.Audit {
@@ -177,7 +178,7 @@ func (t *Table) detach(h *hold, now int64, out *Effects) bool {
 }
 
 // loseSilent ends h, whose owner was silent for too long, and tells the owner, unless the owner has
-// been told. If h has a keep, it becomes detached instead.
+// been told before. A hold with a keep becomes detached instead.
 func (t *Table) loseSilent(h *hold, now int64, out *Effects) {
 	if h.l.keepOf(h) <= now {
 		t.lose(h, protocol.LostSilent, now, out)
@@ -195,7 +196,7 @@ var errKeepOutage = errors.New("keep needs the store, which is down")
 var errNotYours = errors.New("the detached hold belongs to another user")
 
 // ReleaseDetached ends the detached hold of a key that has the fence of q, as Release ends other
-// holds. The hold has to belong to the user of the session of q, unless any is true.
+// holds. The hold has to belong to the user of the session of q, unless anyUser is true.
 func (t *Table) ReleaseDetached(q *Release, anyUser bool, now int64, out *Effects) {
 	var h *hold
 	others := false

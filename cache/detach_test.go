@@ -39,7 +39,7 @@ func (b *bench) keep(s *Session, base uint64) (fence uint64) {
 		b.t.Fatalf("a TTL of %v, of which %v count", op.TTL, op.Stated)
 	}
 	b.answer(op, Result{Status: Done})
-	if until := b.tab.valid(b.tab.locks["k"].holds.first); until > b.now+30*second {
+	if until := b.tab.validUntil(b.tab.locks["k"].holds.first); until > b.now+30*second {
 		b.t.Fatalf("valid for %v, longer than the TTL", time.Duration(until-b.now))
 	}
 	return m.Fence

@@ -22,7 +22,7 @@ type Session struct {
 	// Detached is the record of the user's detached holds; nil only in tests that have none.
 	Detached *Session
 	// Ended is set before Shards is read to call EndSession. So no later event gives the session a
-	// hold or a waiter, and EndSession finds what earlier events have given it.
+	// hold or a waiter, and EndSession finds those that earlier events have given it.
 	Ended atomic.Bool
 	// Shell belongs to the caller. The table never uses it.
 	Shell any
@@ -69,7 +69,8 @@ func (re *Request) choice() Choice {
 	return c
 }
 
-// claim reports whether re may be granted. It returns false if another alternative has been granted.
+// claim reports whether re may be granted. It returns false if another alternative has been
+// granted.
 func (re *Request) claim() bool {
 	c := re.choice()
 	return c == nil || c.Claim()
@@ -94,20 +95,20 @@ type Message struct {
 	Code     protocol.Code
 	Reason   protocol.Reason
 	Mode     Mode
-	Held     uint8 // 0 not, 1 here, 2 elsewhere
+	Held     uint8 // protocol.HeldNot, HeldHere or HeldThere
 	Re       Request
 	Key      string
 	Owner    uint64
 	Fence    uint64
 	Until    int64 // stated validity, nanoseconds of the boot clock
-	End      int64 // own end of a fixed hold; 0 for none
+	End      int64 // when the hold ends by itself; 0 for never
 	Left     int64 // nanoseconds, -1 when not known
 	Count    uint32
 	Holders  int32
 	Waiters  int32
-	Handoff  bool  // MsgGranted: the lease was on this host
+	Handoff  bool  // MsgGranted: without a request to the store, because the lease was on this host
 	Degraded bool  // MsgGranted: by this host alone, without a fence
-	Bound    bool  // MsgGranted: the keep does not outlast the daemon
+	Bound    bool  // MsgGranted: the end of the daemon may end the keep early
 	Err      error // MsgFailed: why, for people
 
 	// MsgGranted: the engine derives the keepalive interval from these.
@@ -164,7 +165,7 @@ type Effects struct {
 	Ops      []Op
 	Tracks   []Track
 	Notices  []Notice // of losses; with Audit, of everything that Stats counts
-	Audit    bool     // the caller's
+	Audit    bool     // set by the caller; Reset does not change it
 }
 
 // Reset empties e and keeps its memory.
@@ -186,20 +187,21 @@ func (t *Table) refuse(q *Acquire, c protocol.Code, err error, out *Effects) {
 	if out.Audit {
 		key = string(q.Key)
 	}
-	t.refused(q.NS, q.Re, Notice{Mode: q.Mode, Code: c, Key: key, Owner: q.Owner}, -1, err, out)
+	t.answerRefused(q.NS, q.Re, Notice{Mode: q.Mode, Code: c, Key: key, Owner: q.Owner}, -1, err, out)
 }
 
-// dismiss ends a wait with the code given. left is for busy, -1 when not known.
+// dismiss answers and removes a waiter, with the given code. left is for busy, -1 when not known.
 func (t *Table) dismiss(w *waiter, c protocol.Code, left int64, err error, now int64,
 	out *Effects) {
 	refused := Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}
 	w.hadToWait = w.hadToWait && w.req.choice() == nil // of several alternatives, only a grant counts
-	t.refused(w.l.ns, w.req, refused, left, err, out)
+	t.answerRefused(w.l.ns, w.req, refused, left, err, out)
 	t.dropWaiter(w)
 }
 
-// refused answers an acquire. n is the notice for the log.
-func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err error, out *Effects) {
+// answerRefused answers a refused acquire. n is the notice for the log.
+func (t *Table) answerRefused(ns *Namespace, re Request, n Notice, left int64, err error,
+	out *Effects) {
 	if re.InternalReply == nil { // the shell counts a larger request, of which this is a part, once
 		t.statsOf(ns).Acquires[n.Code]++
 		if out.Audit {

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Stores that fail.
+// This file handles stores that fail.
 
 // noteFailure records that the store has not carried out a request. The pause before the next
 // attempt grows with each failure.
@@ -22,6 +22,7 @@ func (t *Table) noteFailure(l *Lease, now int64, err error) {
 	l.retryAt = now + t.jitter(min(max(pause, t.cfg.RetryMin), t.cfg.RetryMax))
 }
 
+// noteSuccess records that the store has carried out a request.
 func (t *Table) noteSuccess(l *Lease) {
 	if r := l.optional; r != nil {
 		r.failSince, r.fails, r.err = 0, 0, nil
@@ -41,6 +42,7 @@ func (l *Lease) asksForWaiters() bool {
 	return l.permit() == nil || !l.moved() && l.state != stateReleasing && l.state != stateClosed
 }
 
+// refuseTries refuses the tries among the waiters of l.
 func (t *Table) refuseTries(l *Lease, c protocol.Code, left, now int64, out *Effects) {
 	if c == protocol.Unavailable && !l.asksForWaiters() {
 		return

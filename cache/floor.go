@@ -2,9 +2,9 @@ package cache
 
 import "slices"
 
-// Fence floors: the bases that a new base has to be above, because this host has seen them. A table
-// knows one floor per store. When keys move to another store, the floor moves with them. So the
-// fences of one host rise over a reload even if the new store's counter and clock are behind.
+// This file keeps the fence floors: a new base has to be above the bases that this host has seen. A
+// table knows one floor per store. When keys move to another store, the floor moves with them. So
+// the fences of one host rise over a reload even if the new store's counter and clock are behind.
 
 // maxCarried is the highest floor that a store takes over from another one. It is above every base
 // that the largest fence_epoch leads to, and 2^51 bases are above it. So a wrong base of one store,

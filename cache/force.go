@@ -90,7 +90,7 @@ func (t *Table) force(h *hold) {
 	l := h.l
 	l.unindexOwner(h)
 	l.dropKeep(h)
-	h.forced, h.end = true, t.valid(h)
+	h.forced, h.end = true, t.validUntil(h)
 	l.minEnd = min(l.minEnd, h.end)
 	l.held.fence = 0 // as dropHold does
 	t.forced++
@@ -106,10 +106,10 @@ func (l *Lease) forcedOnly() bool {
 	return l.nHolds > 0
 }
 
-// acknowledged handles a release that has found no valid hold. If the hold was lost by force, the
-// release proves that its owner no longer relies on it. It does so even if the owner sent it before
-// it knew of the loss. A release of one of several entries only lowers the count.
-func (t *Table) acknowledged(q *Release, now int64, out *Effects) {
+// releaseForced handles a release that has found no valid hold. If the hold was lost by force, the
+// release proves that its owner no longer relies on it, even if the owner sent it before it knew of
+// the loss. So the key opens. A release of one of several entries only lowers the count.
+func (t *Table) releaseForced(q *Release, now int64, out *Effects) {
 	if t.forced == 0 {
 		return
 	}

@@ -29,7 +29,7 @@ func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
 	b.acquire(s, "k", nil)
 	fence := b.granted(OpTry, 5)
 	b.acquire(o, "k", waits)
-	stated := b.tab.valid(b.tab.locks["k"].holds.first)
+	stated := b.tab.validUntil(b.tab.locks["k"].holds.first)
 
 	ms, ended, free := b.force("k", false, 0)
 	if m := b.only(ms, MsgLost, protocol.OK); m.Reason != protocol.LostForced || m.Fence != fence ||
@@ -266,7 +266,7 @@ func TestAHoldThatIsGivenUpAtTheEndOfItsValidityIsLost(t *testing.T) {
 			b.ops = nil
 			b.answer(ask, Result{Status: Granted, Base: 5})
 			h := b.tab.holds.first
-			b.now = b.tab.valid(h) - tc.early
+			b.now = b.tab.validUntil(h) - tc.early
 			tc.giveUp(b, s, h)
 			n := 0
 			for _, x := range b.out.Notices {

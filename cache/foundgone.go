@@ -2,13 +2,13 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Losses that show at the release. A store that was flushed, say, does not know a lease any more.
-// If that shows only when its last hold has been released, the owner may have worked without the
-// lock. So the hold counts as lost then. It counts as released, too, because that was counted
-// before.
+// This file counts losses that are found only after the release. A store that was flushed, for
+// example, does not know a lease any more. If the answer to the release shows that, the owner may
+// have worked without the lock, so the hold counts as lost. It also counts as released, because the
+// release was counted before.
 
-// releasedHold is the last hold of a lease, which was released while the store may yet not know the
-// lease.
+// releasedHold is the last hold of a lease. It was released, and the store has not yet shown
+// whether it still knew the lease.
 type releasedHold struct {
 	s             *Session
 	owner, fence  uint64
@@ -19,29 +19,29 @@ type releasedHold struct {
 	mode          Mode
 }
 
-// keepLast keeps h, the last hold of its lease, which was released at now, until the store has
-// confirmed the lease or its end.
-func (t *Table) keepLast(h *hold, now int64) {
+// rememberReleased remembers h, the last hold of its lease, which was released at now. The record
+// is kept until the store has confirmed the lease or its end.
+func (t *Table) rememberReleased(h *hold, now int64) {
 	l := h.l
-	t.dropLast(l)
-	l.last = t.freeReleased.get()
-	*l.last = releasedHold{s: h.s, owner: h.owner, fence: h.fence, since: h.since, releasedAt: now,
-		leaseDeadline: t.deadline(l), class: h.class, mode: h.mode}
+	t.forgetReleased(l)
+	l.lastReleased = t.freeReleased.get()
+	*l.lastReleased = releasedHold{s: h.s, owner: h.owner, fence: h.fence, since: h.since,
+		releasedAt: now, leaseDeadline: t.deadline(l), class: h.class, mode: h.mode}
 }
 
-// dropLast forgets the hold that keepLast has kept, if there is one.
-func (t *Table) dropLast(l *Lease) {
-	if l.last != nil {
-		*l.last = releasedHold{}
-		t.freeReleased.put(l.last)
-		l.last = nil
+// forgetReleased forgets the hold that rememberReleased has recorded, if there is one.
+func (t *Table) forgetReleased(l *Lease) {
+	if l.lastReleased != nil {
+		*l.lastReleased = releasedHold{}
+		t.freeReleased.put(l.lastReleased)
+		l.lastReleased = nil
 	}
 }
 
-// foundGone counts the hold that keepLast has kept as lost: the store does not know the lease,
-// though the lease should not have ended by now.
+// foundGone counts the hold that rememberReleased has recorded as lost: the store does not know the
+// lease, although the lease should not have ended yet.
 func (t *Table) foundGone(l *Lease, now int64, out *Effects) {
-	h := l.last
+	h := l.lastReleased
 	if h == nil || now >= h.leaseDeadline {
 		return
 	}
@@ -51,5 +51,5 @@ func (t *Table) foundGone(l *Lease, now int64, out *Effects) {
 	out.Notices = append(out.Notices, Notice{Kind: NoticeLost, Mode: h.mode,
 		Reason: protocol.LostGone, Released: true, Degraded: h.fence == 0, Key: l.key,
 		Session: h.s, Owner: h.owner, Fence: h.fence, Took: h.releasedAt - h.since})
-	t.dropLast(l)
+	t.forgetReleased(l)
 }

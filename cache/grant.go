@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Grants: holds for the waiters that the lease can serve.
+// This file grants holds to the waiters that a lease can serve.
 
 // serveQueue grants holds to the waiters of l, in their order, as far as the lease allows. It
 // refuses tries that cannot succeed. fresh is true if the store has just granted the lease;
@@ -40,7 +40,7 @@ func (t *Table) serveQueue(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.nHolds == 0 {
 		return
 	}
-	l.confirmReleaser(out) // if a release waits: the lease stays with this host
+	l.confirmReleaser(out) // no release is needed, because the lease stays with this host
 	if l.isLock() {        // a semaphore may have another permit for a try
 		t.refuseTries(l, protocol.Busy, -1, now, out)
 	}
@@ -148,12 +148,12 @@ func (t *Table) setContended(l *Lease, now int64) {
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
 	if l.nHolds == 0 {
 		t.countReuse(l, now)
-		t.dropLast(l)
+		t.forgetReleased(l) // a loss from here on concerns the new hold
 	}
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
 		// While a semaphore moves to another store, a permit of the earlier store can have the same
-		// base, and so a hold with that fence.
+		// base, and a hold with the same fence.
 		for p := l.permit(); p != nil && p.of.byFence[l.held.fence] != nil; {
 			t.nextFence(l)
 		}
@@ -200,9 +200,9 @@ func (h *hold) setEnd(w *waiter, fresh bool) {
 		}
 	}
 	if longest := int64(l.ns.MaxHold); longest > 0 {
-		h.last = h.since + longest
-		if h.end == 0 || h.end > h.last {
-			h.end = h.last
+		h.maxEnd = h.since + longest
+		if h.end == 0 || h.end > h.maxEnd {
+			h.end = h.maxEnd
 		}
 	}
 	if h.end != 0 {

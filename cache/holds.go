@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Holds: which owner has a key on this host, with which fence, until when.
+// This file begins and ends holds.
 //
 // A hold ends in one of these ways. All of them lead to dropHold, which removes the hold from every
 // list and count; freeHold then makes its memory available.
@@ -12,7 +12,7 @@ import "github.com/locksidecar/locksidecar/protocol"
 //	lose     the hold is lost, and its owner is told, unless it was forced before
 //	force    the hold is lost, but keeps the key closed until the stated validity is over
 //
-// detach, in detach.go, only takes the hold from its session.
+// detach, in detach.go, does not end the hold: it only takes the hold from its session.
 //
 // The functions whose names begin with count keep the statistics. countRelease and countLost call
 // countEnd.
@@ -31,7 +31,8 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 	return nil
 }
 
-// indexFrom is the number of holds or waiters above which an index of their owners is kept.
+// indexFrom is the number of holds of a lease, or of waiters in a queue, above which there is an
+// index of their owners.
 const indexFrom = 12
 
 // addToSession adds h to the holds of its session and of its semaphore, if it has one, and to the
@@ -114,7 +115,7 @@ func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	t.countRelease(h, why, now, out)
 	if l := h.l; l.nHolds == 1 && l.state == stateHeld &&
 		(why == CauseRelease || why == CauseSession) {
-		t.keepLast(h, now)
+		t.rememberReleased(h, now)
 	}
 	t.dropHold(h)
 }
@@ -180,6 +181,7 @@ func (t *Table) countLost(h *hold, why protocol.Reason, now int64, out *Effects)
 	out.notice(NoticeLost, h, now-h.since).Reason = why
 }
 
+// tellLost counts the loss of h and tells its owner.
 func (t *Table) tellLost(h *hold, why protocol.Reason, now int64, out *Effects) {
 	t.countLost(h, why, now, out)
 	out.Messages = append(out.Messages, lostMessage(h, why))
@@ -223,12 +225,13 @@ func (h *hold) endReason(now int64, other protocol.Reason) protocol.Reason {
 	switch {
 	case h.end == 0 || now < h.end:
 		return other
-	case h.end == h.last:
+	case h.end == h.maxEnd:
 		return protocol.LostTooLong
 	}
 	return protocol.LostFixed
 }
 
+// expireAll ends the leases at a store whose deadlines have passed.
 func (t *Table) expireAll(st *storeRecord, now int64, out *Effects) {
 	for _, l := range t.heldLeases(st) {
 		t.expire(l, now, out)

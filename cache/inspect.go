@@ -2,13 +2,14 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Inspections.
+// This file handles inspections.
 
+// peekAnswered handles the store's answer to a peek, and answers the inspections that wait for it.
 func (t *Table) peekAnswered(l *Lease, r *Result, out *Effects) {
 	m := Message{Kind: MsgInspected, Left: -1, Waiters: l.queue().n}
 	switch r.Status {
 	case Busy, Granted:
-		m.Held, m.Left, m.Mode = 2, r.Left, r.Mode
+		m.Held, m.Left, m.Mode = protocol.HeldThere, r.Left, r.Mode
 		if !l.isLock() {
 			m.Mode = Permit
 		}
@@ -82,12 +83,13 @@ func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now in
 	t.advance(l, now, out)
 }
 
-// inspectedHere is the answer to an inspection of a lock that this host holds.
+// inspectedHere returns the answer to an inspection of a lock that this host holds.
 func (t *Table) inspectedHere(l *Lease, now int64) Message {
-	return Message{Kind: MsgInspected, Held: 1, Mode: l.heldMode,
+	return Message{Kind: MsgInspected, Held: protocol.HeldHere, Mode: l.heldMode,
 		Holders: l.nHolds, Waiters: l.queue().n, Left: t.deadline(l) - now, Fence: l.newestFence()}
 }
 
+// newestFence returns the fence of the present or newest hold; 0 without one.
 func (l *Lease) newestFence() uint64 {
 	if f := l.held.fence; f != 0 {
 		return f

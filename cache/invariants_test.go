@@ -68,7 +68,7 @@ func (v *invariants) check(t *Table, fences bool) string {
 				continue
 			}
 			id := holdID{h.s.ID, l.key, h.owner, h.fence}
-			if valid[id] = t.valid(h); !h.forced && valid[id] < v.valid[id] {
+			if valid[id] = t.validUntil(h); !h.forced && valid[id] < v.valid[id] {
 				return fmt.Sprintf("%s was valid until %d, and now until %d", l.key, v.valid[id],
 					valid[id])
 			}

@@ -30,10 +30,11 @@ type semaphore struct {
 	waits   waitQueue
 	limit   uint32    // number of permits on all hosts, as the latest acquire said
 	permits []*permit // all of this host
-	// asks are the permits that are requested, and neither held nor to be released, oldest first.
-	asks    []*permit
-	taken   int              // permits in stateHeld or stateClosed
-	byFence map[uint64]*hold // the holds of all permits
+	// requested are the permits that are requested, and neither held nor to be released, the oldest
+	// first.
+	requested []*permit
+	taken     int              // permits in stateHeld or stateClosed
+	byFence   map[uint64]*hold // the holds of all permits
 }
 
 // permit is one permit of a semaphore. It serves the semaphore's waiters.

@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Limits of holds and waiters: of a session, of all sessions of a user, and of all clients in a
-// namespace. Each limit is checked before the request is counted. So threads that decide at the
-// same moment can exceed a shared limit, by one each.
+// This file checks the limits of holds and waiters: of a session, of all sessions of a user, and of
+// all clients in a namespace. A check and the count that follows are not atomic over the tables. So
+// requests in different tables can exceed a shared limit, by one for each table.
 
 // Use counts the holds and waiters of a namespace, or of a user's sessions, over all tables.
 type Use struct {
@@ -27,11 +27,12 @@ var (
 	errNamespaceWaits = errors.New("this namespace has reached its limit of waiting requests")
 )
 
-func (u *Use) holds() bool { return u != nil && over(&u.Holds, &u.MaxHolds) }
-func (u *Use) waits() bool { return u != nil && over(&u.Waiters, &u.MaxWaiters) }
-func (u *Use) asks() bool  { return u != nil && over(&u.Asks, &u.MaxWaiters) }
+func (u *Use) atMaxHolds() bool   { return u != nil && reached(&u.Holds, &u.MaxHolds) }
+func (u *Use) atMaxWaiters() bool { return u != nil && reached(&u.Waiters, &u.MaxWaiters) }
+func (u *Use) atMaxAsks() bool    { return u != nil && reached(&u.Asks, &u.MaxWaiters) }
 
-func over(n, limit *atomic.Int64) bool {
+// reached reports whether n has reached limit. A limit of 0 is no limit.
+func reached(n, limit *atomic.Int64) bool {
 	m := limit.Load()
 	return m > 0 && n.Load() >= m
 }
@@ -68,9 +69,9 @@ func (t *Table) mayHold(s *Session, ns *Namespace, keep int64) error {
 		return errDetachedHolds
 	case s.Holds.Load() >= t.cfg.MaxHolds:
 		return errSessionHolds
-	case s.User.holds():
+	case s.User.atMaxHolds():
 		return errUserHolds
-	case ns.Use.holds():
+	case ns.Use.atMaxHolds():
 		return errNamespaceHolds
 	}
 	return nil
@@ -81,9 +82,9 @@ func (t *Table) mayWait(s *Session, ns *Namespace) error {
 	switch {
 	case s.Waiters.Load() >= t.cfg.MaxWaiters:
 		return errSessionWaits
-	case s.User.waits():
+	case s.User.atMaxWaiters():
 		return errUserWaits
-	case ns.Use.waits():
+	case ns.Use.atMaxWaiters():
 		return errNamespaceWaits
 	}
 	return t.mayAsk(s)
@@ -95,7 +96,7 @@ func (t *Table) mayAsk(s *Session) error {
 	switch {
 	case s.Asks.Load() >= t.cfg.MaxWaiters:
 		return errSessionWaits
-	case s.User.asks():
+	case s.User.atMaxAsks():
 		return errUserWaits
 	}
 	return nil

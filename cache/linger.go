@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Lingering: an idle lease is kept for a while in case this host wants it again.
+// This file lets leases linger: an idle lease is kept for a while in case this host needs it again.
 //
 // The lease is kept if the key's history says that this saves more than it costs. If this host
 // acquires the key again in time, the round trips of the release and of the acquire are saved. If
@@ -17,9 +17,9 @@ import (
 // not keep it idle for LingerPause.
 
 const (
-	savedTrips = 2 // to the store
-	costTrips  = 3
-	habitUses  = 16 // the uses that are remembered; after that all counts are halved
+	savedTrips = 2  // round trips to the store that this host saves if it uses the key again
+	costTrips  = 3  // round trips that another host waits longer
+	habitUses  = 16 // the number of uses above which all counts of a habit are halved
 )
 
 // habit records how a key has recently been used again.
@@ -27,9 +27,9 @@ type habit struct {
 	lingers *Lease // the lease that is kept idle; nil when none is
 	freed   int64  // when the last hold on this host ended; 0 while there is one
 	banned  int64  // it does not linger before this time
-	again   uint8  // here, and in time
-	later   uint8  // here, too late
-	others  uint8  // by another host, before that
+	// How often the key was used next: by this host in time, by this host too late to linger for it,
+	// and by another host.
+	again, later, others uint8
 }
 
 // pays reports whether keeping the lease idle is expected to save more than it costs.
@@ -48,7 +48,7 @@ func (h *habit) count(n *uint8) {
 // forgotten no longer lingers.
 type habits struct {
 	lru     *simplelru.LRU[string, *habit]
-	evicted *Lease // that has to be given up
+	evicted *Lease // the lease of the habit that add has evicted; nil if it did not linger
 }
 
 func (x *habits) get(key string) *habit {
@@ -70,8 +70,8 @@ func (x *habits) add(key string, limit int) *habit {
 	return h
 }
 
-// lingers reports whether l, which nobody holds, is kept. A request that waits for its release is
-// answered then, because the lease stays with this host.
+// lingers reports whether l, which nobody holds, is kept. If so, it answers the request that waits
+// for the release, because the lease stays with this host.
 func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || !l.isLock() {
 		return false
@@ -182,9 +182,10 @@ func (t *Table) EndLinger(now int64, out *Effects) {
 	}
 }
 
-// Tries and lingering leases. A try for a key that lingers on another host would fail although
-// nobody holds it. So where leases linger, a try takes a short-lived queue entry at the store,
-// which ends the lingering. It is answered busy only if that has not helped.
+// The functions below are for tries where leases linger. A try for a key that lingers on another
+// host would fail although nobody holds the key. So the try takes a short-lived queue entry at the
+// store, which ends the lingering. The try is answered busy only if the key does not become free in
+// time.
 
 const (
 	minTryWait   = 10 * time.Millisecond

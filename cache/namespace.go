@@ -9,8 +9,8 @@ import (
 // by Grants.
 type StoreTraits struct {
 	ID         int           // its number, from 0; a number is never used again
-	Session    bool          // leases live by the daemon's session there
-	SessionTTL time.Duration // then its TTL, as far as it was known in advance: see Grants
+	Session    bool          // leases depend on the daemon's session there
+	SessionTTL time.Duration // the TTL of that session, as far as it was known in advance: see Grants
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // the store can give a held lease a new base
 	Floors     bool          // a new base is above Op.Floor; Rebase implies this
@@ -23,11 +23,11 @@ type StoreTraits struct {
 	// Notice is how late the hint that a held key is contended may be, besides the network delay.
 	Notice time.Duration
 
-	granted int64 // of Grants, in nanoseconds; 0 before. Accessed atomically
+	granted int64 // the TTL that Grants has stated, in nanoseconds; 0 before. Accessed atomically
 }
 
-// Grants states the TTL that the store has granted to the present session. It may be another one
-// than SessionTTL if the store had not been reached when s was made. It may be called at any time.
+// Grants records the TTL that the store has granted to the present session. It can differ from
+// SessionTTL if the store had not been reached when s was made. It may be called at any time.
 func (s *StoreTraits) Grants(ttl time.Duration) { atomic.StoreInt64(&s.granted, int64(ttl)) }
 
 // sessionTTL returns the TTL of the session, in nanoseconds.
@@ -58,7 +58,7 @@ func (s *StoreTraits) Validity(ttl int64) int64 {
 type Namespace struct {
 	Store          *StoreTraits
 	MaxHandoffs    int           // local handoffs of a key while another host waits for it
-	MaxHandoffTime time.Duration // … and the time for them
+	MaxHandoffTime time.Duration // the longest time for these handoffs
 	// Linger is how long a lease with no hold may be kept, at most half its TTL; 0 for not at all.
 	Linger time.Duration
 	// LingerPause is how long a key does not linger after another host has acquired or waited for
@@ -68,10 +68,10 @@ type Namespace struct {
 	// waiters.
 	MaxWait   time.Duration
 	MaxHold   time.Duration // the longest time that an owner may hold a key; 0 for no bound
-	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
-	// Tenure bounds how long a lease stays with this host while a local waiter
-	// waits for it. After that this host leaves the key alone for Pause. They are for
-	// keys shared with clients of a plain locker, which cannot queue. Both are 0 for other keys.
+	Heartbeat time.Duration // a client that is silent for so long loses its holds; 0 for no bound
+	// Tenure bounds how long a lease stays with this host while a local waiter waits for it. After
+	// that this host does not request the key for Pause. Both are for keys shared with plain
+	// lockers, which cannot queue at the store. Both are 0 for other keys.
 	Tenure, Pause time.Duration
 	// Epoch raises fence bases: it is added to the bases that a store orders itself, and it is the
 	// floor of the others.
@@ -92,15 +92,16 @@ type storeRecord struct {
 	users int // leases, in any state
 	held  int // leases in stateHeld
 	// moved counts the leases whose keys are routed to another store now, except semaphores' own.
-	moved   int
-	session int64  // deadline of the session; Forever on stores without
-	no      uint64 // that session's number
-	floor   uint64 // the highest base that the store has given to this host
-	past    uint64 // the highest base carried there
-	trip    int64  // a moving estimate of the round trip time
-	downAt  int64  // since when it is down; 0 when it is up
-	err     error  // why, for people
-	stats   StoreStats
+	moved int
+	// sessionUntil is the deadline of the store session; Forever on stores without one.
+	sessionUntil int64
+	sessionNo    uint64 // that session's number
+	floor        uint64 // the highest base that the store has given to this host
+	past         uint64 // the highest base carried there from another store: see floor.go
+	trip         int64  // a moving estimate of the round trip time
+	downAt       int64  // since when the store is down; 0 when it is up
+	err          error  // why it is down, for people
+	stats        StoreStats
 }
 
 // maxTrip bounds the effect of one slow answer on the estimate.
@@ -120,7 +121,7 @@ func (st *storeRecord) noteTrip(r *Result, trip int64) {
 
 // sessionShort reports whether the session has to be renewed before a handoff to a hold of ttl.
 func (st *storeRecord) sessionShort(ttl, now int64) bool {
-	return st.Session && st.session-now < min(ttl, st.sessionTTL())/3
+	return st.Session && st.sessionUntil-now < min(ttl, st.sessionTTL())/3
 }
 
 // record returns the table's record of s, or nil if there is none.
@@ -139,9 +140,9 @@ func (t *Table) store(s *StoreTraits) *storeRecord {
 	for s.ID >= len(t.stores) {
 		t.stores = append(t.stores, nil)
 	}
-	st := &storeRecord{StoreTraits: s, session: Forever}
+	st := &storeRecord{StoreTraits: s, sessionUntil: Forever}
 	if s.Session {
-		st.session = 0
+		st.sessionUntil = 0
 	}
 	t.stores[s.ID] = st
 	return st
@@ -156,7 +157,7 @@ func (t *Table) Users(s *StoreTraits) int {
 	return 0
 }
 
-// Forget drops the record of a store. The store has no users, and no key is routed to it.
+// Forget drops the record of a store, which must have no users. No key may be routed to it.
 func (t *Table) Forget(s *StoreTraits) {
 	if s.ID < len(t.stores) {
 		t.stores[s.ID] = nil

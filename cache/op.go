@@ -16,12 +16,12 @@ const (
 	Permit    = protocol.Permit
 )
 
-// Forever is a time that never comes: the deadline of what does not end by
-// itself.
+// Forever is a time that never comes. It is the deadline of a lease, wait or hold that has no end
+// of its own.
 const Forever = int64(1<<63 - 1)
 
-// MaxBase bounds fence bases: base<<10 has to stay within 63 bits, and Lua
-// counts exactly only up to 2^53.
+// MaxBase bounds fence bases: base<<10 has to stay within 63 bits, and Lua counts exactly only up
+// to 2^53.
 const MaxBase = uint64(1)<<53 - 1
 
 // OpKind is the kind of a request to a store.
@@ -94,8 +94,8 @@ type Op struct {
 	Token uint64
 	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
 	// Stated is not 0 if a hold has a keep (see detach.go). The deadline then follows from Stated,
-	// and the lease has to last for TTL even if the daemon ends. TTL is shorter than Stated only where the
-	// store session alone makes the deadline. For the caller.
+	// and the lease has to last for TTL even if the daemon ends. TTL is shorter than Stated only where
+	// the store session alone determines the deadline. For the caller.
 	Stated time.Duration
 	Floor  uint64 // the highest base known here; a new one is larger
 	Store  int    // the store's number; for the caller
@@ -103,8 +103,8 @@ type Op struct {
 	Until int64
 
 	Ref *Lease
-	Gen uint64
-	For *Session // in whose Asks it is counted; nil for none
+	Gen uint64   // the op's generation: no other op of the table has this number
+	For *Session // the session whose Asks counts the op; nil for none
 }
 
 // stated returns the TTL from which the deadline follows.

@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Stores that are down, and hosts that then decide alone.
+// This file handles stores that are down, and the grants that this host then makes alone.
 
 // StoreDown tells the table that a store cannot be reached, and why. Until StoreUp the table
 // sends only renewals to the store. To a pair, one of whose stores may be reachable, it also
@@ -52,8 +52,8 @@ func (t *Table) grantsDegraded(l *Lease, now int64) bool {
 // resolves the lease or queue entry that the store may have under this host's token. Then it
 // acquires the lease for the holders.
 func (t *Table) serveQueueDegraded(l *Lease, now int64, out *Effects) {
-	from := l.queue()
-	for w := from.front(); w != nil; w = from.front() {
+	queue := l.queue()
+	for w := queue.front(); w != nil; w = queue.front() {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
@@ -98,7 +98,7 @@ func (l *Lease) degradedAt(now int64) int64 {
 	switch {
 	case l.st.downAt == 0, !l.ns.Local, l.moved(), !l.isLock(), l.queue().empty():
 		return Forever
-	case l.state == stateHeld && !l.held.starved, l.state == stateClosed: // it ends first
+	case l.state == stateHeld && !l.held.starved, l.state == stateClosed: // that state ends first
 		return Forever
 	}
 	at := l.st.downAt + int64(l.ns.LocalAfter)

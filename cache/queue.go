@@ -23,8 +23,8 @@ type Acquire struct {
 	Limit uint32 // Mode Permit: how many permits the semaphore has, from 1
 	// Draining makes the table refuse everything except re-entry.
 	Draining bool
-	// TryUntil is when a try ends as a wait does, because a request with a bounded wait makes it; 0
-	// for any other try.
+	// TryUntil is for a try that is part of a larger request with a bounded wait. It is the end of
+	// that wait, at which the try is answered with timeout. It is 0 for any other try.
 	TryUntil int64
 }
 
@@ -34,7 +34,7 @@ type waiter struct {
 	req      Request
 	owner    uint64
 	ttl      int64
-	deadline int64 // of the wait; Forever when it has none
+	deadline int64 // the end of the wait; Forever when it has none
 	since    int64
 	keep     int64
 	//lint:ignore U1000 see waitsInQueue
@@ -53,7 +53,8 @@ type waiter struct {
 //
 // Other code asks for the front, for the waits of one owner, or for the waiters that are tries. It
 // also asks whether a new request would wait or be the front. The embedded list has the order of
-// service. admits, in grant.go, decides whether the front may hold the key now.
+// service. admits, in grant.go, decides whether the front may hold the key now. Some methods have
+// arguments that only other disciplines need, such as the one in engine/sim/variants.
 type waitQueue struct {
 	list[waiter, waitsInQueue]
 	n       int32

@@ -445,7 +445,7 @@ func (w *world) counts() string {
 	for _, s := range w.stores {
 		if st := w.tab.record(s); st != nil && (st.users > 0 || st.trip > 0) {
 			fmt.Fprintln(&b, "store", st.users, st.held, st.moved, st.known(7), st.downAt,
-				st.session, st.no, st.trip)
+				st.sessionUntil, st.sessionNo, st.trip)
 		}
 	}
 	for _, l := range w.tab.sorted() {

@@ -19,12 +19,12 @@ type Release struct {
 	Cause Cause // CauseRelease, or CauseGivenBack
 }
 
-// Release carries out q. It answers at once if the lease stays with this host, and otherwise when
-// the store has confirmed the release.
+// Release carries out q. It answers at once if the lease stays with this host or q is asynchronous,
+// and otherwise when the store has confirmed the release.
 func (t *Table) Release(q *Release, now int64, out *Effects) {
-	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
-	if h == nil { // theHold has answered q
-		t.acknowledged(q, now, out) // if the hold was lost by force, its key may open now
+	l, h := t.holdOrFail(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	if h == nil { // holdOrFail has answered q
+		t.releaseForced(q, now, out)
 		return
 	}
 	if h.count > 1 && !q.All {
@@ -37,7 +37,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 
 // giveUp ends or detaches h, a hold of l, for q.
 func (t *Table) giveUp(l *Lease, h *hold, q *Release, now int64, out *Effects) {
-	// A hold that a multi-acquire gives back is never late: its client did not get to use it.
+	// A hold that a multi-acquire gives back does not count as late: its client never used it.
 	if q.Cause != CauseRelease || !t.endLate(h, now, out) {
 		if q.Now || !t.detach(h, now, out) {
 			t.end(h, q.Cause, now, out)
@@ -72,13 +72,14 @@ func (l *Lease) confirmReleaser(out *Effects) {
 	}
 }
 
+// released answers a release. count is the number of entries that the owner still has.
 func (e *Effects) released(re Request, count uint32) {
 	e.Messages = append(e.Messages, Message{Kind: MsgReleased, Re: re, Count: count})
 }
 
-// theHold returns the hold that a request names by key, owner and fence. If there is none, it
+// holdOrFail returns the hold that a request names by key, owner and fence. If there is none, it
 // answers the request with not-held.
-func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64,
+func (t *Table) holdOrFail(re Request, key []byte, owner, fence uint64, now int64,
 	out *Effects) (*Lease, *hold) {
 	l := t.locks[string(key)].lease()
 	if l != nil {
@@ -108,7 +109,7 @@ type Downgrade struct {
 // Downgrade carries out q and answers at once. The lease at the store is downgraded afterwards;
 // until then it excludes more than necessary. A shared hold stays shared.
 func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
-	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	l, h := t.holdOrFail(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
 		return
 	}
@@ -158,16 +159,16 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 	return false
 }
 
-// statedGrain is the rounding error of a stated validity, which is rounded down to milliseconds. A
-// client that disconnects or releases at the end of that validity has lost its hold, although the
-// lease ends slightly later.
+// statedGrain is the rounding error of a stated validity, which is rounded down to milliseconds.
+// For a client that disconnects or releases at the end of that validity, the hold is lost already,
+// although the lease ends slightly later.
 const statedGrain = int64(time.Millisecond)
 
 // endLate is called when the owner of h gives h up. If the validity stated to the owner is over,
 // endLate ends h as lost. It returns false, and does nothing, if h can still be released.
 func (t *Table) endLate(h *hold, now int64, out *Effects) bool {
 	over := now + statedGrain
-	if h.forced || t.valid(h) > over {
+	if h.forced || t.validUntil(h) > over {
 		return false
 	}
 	t.countLost(h, h.endReason(over, protocol.LostExpired), now, out)

@@ -2,7 +2,7 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// Renewals: those that keep leases, and those that clients request.
+// This file renews leases, for the renewer and for clients.
 
 // Renew is a client's request to renew a hold.
 type Renew struct {
@@ -15,7 +15,7 @@ type Renew struct {
 
 // Renew carries out q. It answers with the new validity when the store has confirmed it.
 func (t *Table) Renew(q *Renew, now int64, out *Effects) {
-	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	l, h := t.holdOrFail(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
 		return
 	}
@@ -36,7 +36,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 		return
 	}
 	r := l.withOptional()
-	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
+	r.clientRenewals = append(r.clientRenewals, clientRenewal{q.Re, q.Owner, q.Fence, ttl})
 	q.Re.Session.addAsks(1)
 	l.ttl = max(l.ttl, ttl)
 	t.renewForClients(l, now, out)
@@ -52,8 +52,8 @@ func (t *Table) extendHold(h *hold, ttl, end int64) {
 	if h.end == 0 {
 		return
 	}
-	if h.last != 0 {
-		end = min(end, h.last)
+	if h.maxEnd != 0 {
+		end = min(end, h.maxEnd)
 	}
 	h.end = max(h.end, end)
 }
@@ -64,7 +64,7 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 		return
 	}
 	if !l.st.renews() && !l.held.rebase && !l.held.doubt && !l.held.unkept {
-		return // the session keeps it
+		return // the store session keeps the lease
 	}
 	l.held.doubt, l.held.unkept = false, false
 	t.gen++
@@ -130,9 +130,9 @@ func (t *Table) RenewDue(l *Lease, token uint64, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// extend moves the deadline of l. It never moves it back, because a validity up to it may have been
-// stated.
-func (t *Table) extend(l *Lease, op *Op, sent int64) {
+// extendDeadline moves the deadline of l after the renewal op. It never moves the deadline back,
+// because a validity up to it may have been stated.
+func (t *Table) extendDeadline(l *Lease, op *Op, sent int64) {
 	if !l.st.renews() {
 		return
 	}
@@ -140,7 +140,7 @@ func (t *Table) extend(l *Lease, op *Op, sent int64) {
 	l.held.kept = max(l.held.kept, LeaseDeadline(sent, int64(op.TTL)))
 }
 
-// renewalAnswered takes in the answer to a renewal, if it is still about the lease that is held.
+// renewalAnswered handles the answer to a renewal, if it is still about the lease that is held.
 func (t *Table) renewalAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
@@ -153,66 +153,67 @@ func (t *Table) renewalAnswered(l *Lease, op *Op, r *Result, sent, now int64, ou
 			st.Slack.Observe(t.deadline(l) - now)
 		}
 		if t.expire(l, now, out); l.state != stateHeld {
-			return // another host may have held it since, and a late ask have brought it back
+			return // another host may have held the key since, and a late acquire brought the lease back
 		}
-		t.extend(l, op, sent)
-		t.dropLast(l)
+		t.extendDeadline(l, op, sent)
+		t.forgetReleased(l)
 		l.retryAt = 0
 		if op.Rebase && r.Base > l.held.base && r.Base <= MaxBase {
+			// Readers that hold the key now keep their fence. The next holder gets a larger one.
 			l.held.base, l.held.handoff, l.held.rebase = r.Base, -1, false
-			// A phase of readers under way keeps its fence; later ones get a larger.
 		}
 		if r.Contended {
 			t.setContended(l, now)
 		}
 		t.retrack(l, false, out)
-		t.finishExtends(l, op, now, out)
+		t.answerClientRenewals(l, op, now, out)
 	case NotHeld:
 		st.NotHeld++
 		switch {
 		case l.held.downgrade && l.nHolds > 0:
-			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
+			t.retrack(l, true, out) // the lease may be shared by now: the downgrade's answer decides
 			return
-		case l.held.downgrade: // with the last hold, the downgrade is no longer of use
+		case l.held.downgrade: // the last hold has ended, so the downgrade is pointless
 			t.beginRelease(l, now, out)
 			return
 		}
-		t.gone(l, protocol.LostGone, now, out)
+		t.loseLease(l, protocol.LostGone, now, out)
 	default:
 		st.Unanswered++
 		t.renewalUnanswered(l, r.Err, now, out)
 	}
 }
 
-// renewalUnanswered takes in that the store has not answered a renewal of l, for the reason err.
+// renewalUnanswered handles a renewal of l that the store has not answered, for the reason err.
 func (t *Table) renewalUnanswered(l *Lease, err error, now int64, out *Effects) {
 	l.retryAt = now + int64(t.cfg.RetryMin)
-	l.held.doubt = !l.st.renews() // where nothing else would ask again
+	l.held.doubt = !l.st.renews() // the renewer repeats the renewal at other stores
 	l.held.unkept = l.held.unkept || l.held.doubt && l.keepTTL(now) > 0
 	t.retrack(l, true, out)
-	t.endExtends(l, protocol.Unavailable, err, out)
+	t.failClientRenewals(l, protocol.Unavailable, err, out)
 }
 
+// retrack tells the renewer the new deadline of l, or that its last renewal has failed.
 func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
 	if l.tracked && l.state == stateHeld {
 		t.scheduleRenewal(l, failed, out)
 	}
 }
 
-// finishExtends answers the clients' renewals that this op has carried out.
-func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
+// answerClientRenewals answers the clients' renewals that this op has carried out.
+func (t *Table) answerClientRenewals(l *Lease, op *Op, now int64, out *Effects) {
 	r := l.optional
-	if r == nil || len(r.extends) == 0 {
+	if r == nil || len(r.clientRenewals) == 0 {
 		return
 	}
-	rest := r.extends[:0]
-	for _, x := range r.extends {
+	rest := r.clientRenewals[:0]
+	for _, x := range r.clientRenewals {
 		h := l.find(x.req.Session, x.owner)
 		x.req.Session.addAsks(-1)
 		switch {
 		case h == nil || h.fence != x.fence:
 			out.fail(x.req, protocol.NotHeld, nil)
-		case x.ttl > op.stated(): // asked for after this one had been sent
+		case x.ttl > op.stated(): // the client asked for a longer TTL after this renewal had been sent
 			x.req.Session.addAsks(1)
 			rest = append(rest, x)
 		default:
@@ -220,32 +221,33 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 			t.answerGranted(h, x.req, out)
 		}
 	}
-	clear(r.extends[len(rest):])
-	r.extends = rest
+	clear(r.clientRenewals[len(rest):])
+	r.clientRenewals = rest
 	t.renewForClients(l, now, out)
 }
 
 // renewForClients sends a renewal for the clients' renewals that no renewal in flight will answer.
 func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
-	if l.optional == nil || len(l.optional.extends) == 0 {
+	if l.optional == nil || len(l.optional.clientRenewals) == 0 {
 		return
 	}
-	for _, x := range l.optional.extends {
+	for _, x := range l.optional.clientRenewals {
 		l.ttl = max(l.ttl, x.ttl) // an answer to another of them may have shortened it
 	}
 	t.renew(l, now, out)
-	if l.held.renewGen == 0 { // the store has just failed, and is not to be pressed
-		t.endExtends(l, protocol.Unavailable, nil, out)
+	if l.held.renewGen == 0 { // the store has just failed, so no renewal is sent to it yet
+		t.failClientRenewals(l, protocol.Unavailable, nil, out)
 	}
 }
 
-func (t *Table) endExtends(l *Lease, c protocol.Code, err error, out *Effects) {
+// failClientRenewals answers the clients' renewals of l with an error.
+func (t *Table) failClientRenewals(l *Lease, c protocol.Code, err error, out *Effects) {
 	if l.optional == nil {
 		return
 	}
-	for _, x := range l.optional.extends {
+	for _, x := range l.optional.clientRenewals {
 		x.req.Session.addAsks(-1)
 		out.fail(x.req, c, err)
 	}
-	l.optional.extends = nil
+	l.optional.clientRenewals = nil
 }

@@ -7,18 +7,18 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A configuration change can move keys to other namespaces and stores. The policy of the new
-// namespace applies to a moved key at once. Its lease moves to the new store only when the earlier
-// store has, and can have, no claim of this host.
+// This file handles reloads, which can move keys to other namespaces and stores. The policy of the
+// new namespace applies to a moved key at once. Its lease moves to the new store only when the
+// earlier store has, and can have, no claim of this host.
 
 // Admit reports whether a session may acquire a key in a mode for ttl nanoseconds: protocol.OK, or
 // the code and the reason of the refusal.
 type Admit func(s *Session, key string, mode Mode, ttl int64) (protocol.Code, error)
 
-// Follow applies the namespaces that route returns to their keys. Reroute, which has to be called
-// next, does what follows from that. If namespaces have limits, Follow is called for all tables
-// before Reroute is called for one. The reason is that the holds and waiters of all tables have to
-// be counted before any table decides by the limits.
+// Follow sets the namespace of each key to the one that route returns. It advances no lease:
+// Reroute does that, and has to be called next. If namespaces have limits, Follow is called for all
+// tables before Reroute is called for one. The limits count the holds and waiters of all tables, and
+// no table may decide by them before.
 func (t *Table) Follow(route func(key string) *Namespace) {
 	for l := range t.heads() {
 		if ns := route(l.key); ns != l.ns {
@@ -41,10 +41,9 @@ func (t *Table) advanceLater(l *Lease) {
 	}
 }
 
-// Reroute applies the namespaces that route returns to their keys, ends the waits that admit
+// Reroute sets the namespace of each key to the one that route returns, ends the waits that admit
 // refuses, and shortens those that are longer than MaxWait. The wait of a PartOfRequest counts from
-// the beginning of the larger request. Holds continue at the store where they are until they are
-// released.
+// the beginning of the larger request. Holds stay at their present store until they are released.
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	t.Follow(route)
 	moved := t.toAdvance

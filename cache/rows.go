@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// The pages of the protocol's list: keys in order, each with a summary of its holds and waiters.
-// Views use scan.go instead, because a page needs all keys of the table in order.
+// This file makes the pages of the protocol's list: keys in order, each with a summary of its holds
+// and waiters. A page has to look at all keys of the table, so views use scan.go instead.
 
 // Row describes a key on this host, for a list.
 type Row struct {
@@ -19,8 +19,8 @@ type Row struct {
 	Holder  *Session // the newest holder; nil when not held
 }
 
-// Rows appends up to limit rows, in order. It lists the keys that begin with prefix, come after the
-// place after, have holders or waiters, and for which show returns true.
+// Rows appends up to limit rows, in order. It lists the keys that begin with prefix, have holders
+// or waiters, and for which show returns true. The list begins behind the row whose Place is after.
 func (t *Table) Rows(rows []Row, prefix, after string, limit int, now int64,
 	show func(key string) bool) []Row {
 	var found []*Lease

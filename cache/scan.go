@@ -2,9 +2,9 @@ package cache
 
 import "strings"
 
-// Scans of a table, for views. A scan goes through the holds, and then the waiters, in order of
-// arrival. It does so in pieces, so that other events can use the table in between. Holds and
-// waiters that end meanwhile are not shown.
+// This file scans a table for views. A scan visits the holds, and then the waiters, in order of
+// arrival. It does so in pieces, so that other events can use the table in between. It does not
+// show holds and waiters that end before it visits them.
 
 // Held describes a hold. Times are in nanoseconds of the boot clock.
 type Held struct {
@@ -17,7 +17,7 @@ type Held struct {
 	TTL          int64 // of the lease: the longest time to Until
 	Waiters      int32 // for the key, on this host
 	Fixed        bool
-	Forced       bool // the hold is lost, but keeps the key closed, until Until at the latest
+	Forced       bool // the hold is lost, but keeps the key closed until Until, or for a shorter time
 	Detached     bool // no client has it; Session is its user's, and it ends at Until
 }
 
@@ -61,7 +61,7 @@ func (t *Table) ScanHolds(found []Held, prefix string, room, limit int) (
 func (t *Table) describeHold(h *hold) Held {
 	l := h.l
 	v := Held{Key: l.key, Mode: h.mode, Session: h.s, Owner: h.owner, Fence: h.fence,
-		Class: h.class, Since: h.since, Until: t.valid(h), TTL: t.lifetime(l), Waiters: l.queue().n,
+		Class: h.class, Since: h.since, Until: t.validUntil(h), TTL: t.lifetime(l), Waiters: l.queue().n,
 		Fixed: h.end != 0 && !h.forced, Forced: h.forced, Detached: h.detached()}
 	if v.Detached {
 		v.Until = h.end

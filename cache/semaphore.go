@@ -7,9 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Semaphores: keys with several permits. A semaphore's own lease, which has the queue, is never
-// requested. Each permit is a separate lease, which serves the first waiter in that queue. So no
-// waiter waits for one permit while another is available.
+// This file handles semaphores, which are keys with several permits. A semaphore's own lease is
+// never requested; it has the queue. Each permit is a separate lease, which serves the first waiter
+// in that queue. So no waiter waits for one permit while another is available.
 
 // need returns how many permits have to be requested: one for each waiter, but no more than are
 // left beside those held.
@@ -18,19 +18,19 @@ func (sem *semaphore) need() int {
 }
 
 // surplus returns how many permits are requested beyond need.
-func (sem *semaphore) surplus() int { return len(sem.asks) - sem.need() }
+func (sem *semaphore) surplus() int { return len(sem.requested) - sem.need() }
 
 // over reports whether this host holds more permits than exist, because the limit has been lowered.
 func (sem *semaphore) over() bool { return sem.taken > int(sem.limit) }
 
 // moves updates the counts for p, which moves to state to.
 func (sem *semaphore) moves(p *permit, to state) {
-	asks := func(s state) bool { return s == stateNone || s == stateAsked }
-	switch was, is := asks(p.state), asks(to); {
+	requested := func(s state) bool { return s == stateNone || s == stateAsked }
+	switch was, is := requested(p.state), requested(to); {
 	case was && !is:
-		sem.dropAsk(p)
+		sem.dropRequested(p)
 	case is && !was:
-		sem.asks = append(sem.asks, p)
+		sem.requested = append(sem.requested, p)
 	}
 	taken := func(s state) bool { return s == stateHeld || s == stateClosed }
 	if taken(p.state) {
@@ -41,15 +41,15 @@ func (sem *semaphore) moves(p *permit, to state) {
 	}
 }
 
-func (sem *semaphore) dropAsk(p *permit) {
-	if i := slices.Index(sem.asks, p); i >= 0 {
-		sem.asks = slices.Delete(sem.asks, i, i+1)
+func (sem *semaphore) dropRequested(p *permit) {
+	if i := slices.Index(sem.requested, p); i >= 0 {
+		sem.requested = slices.Delete(sem.requested, i, i+1)
 	}
 }
 
 // drop forgets p, which is not held.
 func (sem *semaphore) drop(p *permit) {
-	sem.dropAsk(p)
+	sem.dropRequested(p)
 	last := len(sem.permits) - 1
 	sem.permits[p.place] = sem.permits[last]
 	sem.permits[p.place].place = p.place
@@ -65,15 +65,15 @@ func (l *Lease) heldUpstream() bool {
 
 // failingPermit returns a requested permit if the requests for all permits fail; otherwise nil.
 func (sem *semaphore) failingPermit() *permit {
-	if len(sem.asks) == 0 {
+	if len(sem.requested) == 0 {
 		return nil
 	}
-	for _, p := range sem.asks {
+	for _, p := range sem.requested {
 		if p.optional == nil || p.optional.failSince == 0 {
 			return nil
 		}
 	}
-	return sem.asks[0]
+	return sem.requested[0]
 }
 
 // semaphore returns the semaphore of a key, which it makes if there is none.
@@ -94,7 +94,7 @@ func (t *Table) newPermit(sem *semaphore) *permit {
 	p.kind, p.of, p.place = p, sem, int32(len(sem.permits))
 	p.init(t, sem.key, sem.ns)
 	sem.permits = append(sem.permits, p)
-	sem.asks = append(sem.asks, p)
+	sem.requested = append(sem.requested, p)
 	return p
 }
 
@@ -112,7 +112,7 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 	}
 	sem := t.semaphore(q.Key, q.NS)
 	sem.limit = q.Limit
-	if q.Wait == 0 && t.refusesPermit(sem, now, out, q) {
+	if q.Wait == 0 && t.refusesPermit(sem, q, now, out) {
 		t.balance(sem, now, out)
 		return
 	}
@@ -120,13 +120,13 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 	t.balance(sem, now, out)
 }
 
-// refusesPermit answers a try that is sure not to succeed.
-func (t *Table) refusesPermit(sem *semaphore, now int64, out *Effects, q *Acquire) bool {
+// refusesPermit refuses a try that cannot succeed, and reports whether it has done so.
+func (t *Table) refusesPermit(sem *semaphore, q *Acquire, now int64, out *Effects) bool {
 	if p := sem.failingPermit(); p != nil && now < p.retryAt {
 		t.refuse(q, protocol.Unavailable, p.optional.err, out)
 		return true
 	}
-	queued := slices.ContainsFunc(sem.asks, func(p *permit) bool { return p.asked.queued })
+	queued := slices.ContainsFunc(sem.requested, func(p *permit) bool { return p.asked.queued })
 	if queued || int(sem.waits.n) >= int(sem.limit)-sem.taken {
 		t.refuse(q, protocol.Busy, nil, out)
 		return true
@@ -134,13 +134,13 @@ func (t *Table) refusesPermit(sem *semaphore, now int64, out *Effects, q *Acquir
 	return false
 }
 
-// balance requests a permit for each waiter that could get one, and gives up the others. It forgets
-// a semaphore that has nothing left.
+// balance requests a permit for each waiter that could get one, and gives up the surplus. It
+// forgets a semaphore that has neither waiters nor permits.
 func (t *Table) balance(sem *semaphore, now int64, out *Effects) {
 	l := &sem.Lease
 	t.finishMove(l, out)
-	for i := len(sem.asks) - 1; i >= 0 && sem.surplus() > 0; i-- {
-		if p := sem.asks[i]; p.op == 0 {
+	for i := len(sem.requested) - 1; i >= 0 && sem.surplus() > 0; i-- {
+		if p := sem.requested[i]; p.op == 0 {
 			t.advanceOne(&p.Lease, now, out)
 		}
 	}
@@ -172,13 +172,13 @@ func (t *Table) permitHold(s *Session, key []byte, owner, fence uint64, now int6
 	if sem.byFence[fence] == h {
 		return h
 	}
-	t.advance(l, now, out) // expire has ended it
+	t.advance(l, now, out) // expire has ended the hold
 	return nil
 }
 
 var errDowngrade = errors.New("a permit of a semaphore cannot be downgraded")
 
-// hintPermits takes in a store's hint about a semaphore.
+// hintPermits handles a store's hint about a semaphore.
 func (t *Table) hintPermits(s *StoreTraits, h Hint, now int64, out *Effects) {
 	sem := t.semaphores[h.Key]
 	if sem == nil {
@@ -203,7 +203,8 @@ func (t *Table) peekSemaphore(sem *semaphore, now int64, out *Effects) {
 	if !sem.hasPeeks() || sem.op != 0 {
 		return
 	}
-	m := Message{Kind: MsgInspected, Held: 1, Mode: Permit, Waiters: sem.waits.n, Left: -1}
+	m := Message{Kind: MsgInspected, Held: protocol.HeldHere, Mode: Permit,
+		Waiters: sem.waits.n, Left: -1}
 	for _, p := range sem.permits {
 		if p.nHolds > 0 {
 			m.Holders++

@@ -13,10 +13,10 @@ import (
 // Links writes and reads references to objects outside a table: a snapshot has numbers and names
 // where a table has pointers. Each method with a Coder writes or reads, as the Coder does.
 type Links interface {
-	// Store never sets nil: a store that does not exist is an error, and replaced by another.
+	// Store never sets nil: if the store does not exist, it records an error and sets another store.
 	Store(c *Coder, s **StoreTraits)
 	Session(c *Coder, s **Session) // may be nil
-	Lives(s *Session) bool         // whether its requests may still be answered
+	Lives(s *Session) bool         // whether the session has not ended
 	InternalReply(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
 	Classes() []uint16                        // all classes, in the same order in every process
@@ -120,7 +120,7 @@ func (m *snapshotCoder) leaseStore(l *Lease) {
 	}
 }
 
-// spare returns pointers to n zero values, allocated in small groups: in one large allocation, a
+// spare returns pointers to n zero values, allocated in small groups. In one large allocation, a
 // single value that stays in use would keep the memory of all others.
 func spare[T any](n int) []*T {
 	const some = 32
@@ -160,7 +160,7 @@ func (m *snapshotCoder) lease(l *Lease) {
 		l.releaser = Request{}
 	}
 	m.request(&l.releaser)
-	m.last(l)
+	m.lastReleased(l)
 	m.optional(l)
 	m.holdsOf(l)
 	at := Forever
@@ -188,7 +188,7 @@ func (m *snapshotCoder) semaphore(sem *semaphore) {
 		}
 		m.lease(&(*p).Lease)
 	})
-	asks := slices.Clone(sem.asks)
+	asks := slices.Clone(sem.requested)
 	List(m.Coder, &asks, func(p **permit) {
 		place := int32(-1)
 		if !m.Reading {
@@ -202,7 +202,7 @@ func (m *snapshotCoder) semaphore(sem *semaphore) {
 		}
 	})
 	if m.Reading {
-		sem.asks = asks
+		sem.requested = asks
 	}
 }
 
@@ -214,14 +214,14 @@ func (m *snapshotCoder) optional(l *Lease) {
 	r := l.withOptional()
 	if !m.Reading {
 		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return m.ended(re.Session) })
-		r.extends = slices.DeleteFunc(r.extends,
-			func(e extend) bool { return m.ended(e.req.Session) })
+		r.clientRenewals = slices.DeleteFunc(r.clientRenewals,
+			func(e clientRenewal) bool { return m.ended(e.req.Session) })
 	}
 	List(m.Coder, &r.peeks, func(re *Request) {
 		m.request(re)
 		m.awaits(re)
 	})
-	List(m.Coder, &r.extends, func(e *extend) {
+	List(m.Coder, &r.clientRenewals, func(e *clientRenewal) {
 		m.request(&e.req)
 		m.awaits(&e.req)
 		Num(m.Coder, &e.owner)
@@ -238,8 +238,8 @@ func (m *snapshotCoder) optional(l *Lease) {
 	m.Error(&r.err)
 }
 
-// ended reports whether a session has ended. If so, it counts one request less that a store has to
-// answer.
+// ended reports whether a session has ended. If so, its request is not written, and ended subtracts
+// it from the requests that a store has to answer.
 func (m *snapshotCoder) ended(s *Session) bool {
 	lives := m.x.Lives(s)
 	if !lives {
@@ -298,7 +298,7 @@ func (m *snapshotCoder) hold(h *hold) {
 	Num(c, &h.owner)
 	Num(c, &h.fence)
 	Num(c, &h.end)
-	Num(c, &h.last)
+	Num(c, &h.maxEnd)
 	Num(c, &h.since)
 	Num(c, &h.count)
 	Num(c, &h.mode)
@@ -311,17 +311,16 @@ func (m *snapshotCoder) hold(h *hold) {
 	}
 }
 
-// last writes or reads the hold of l that was released last. The reader keeps it if its session
-// lives.
-func (m *snapshotCoder) last(l *Lease) {
-	has := l.last != nil && m.x.Lives(l.last.s)
+// lastReleased writes or reads the hold of l that was released last, if its session has not ended.
+func (m *snapshotCoder) lastReleased(l *Lease) {
+	has := l.lastReleased != nil && m.x.Lives(l.lastReleased.s)
 	if m.Bool(&has); !has {
 		return
 	}
 	if m.Reading {
-		l.last = m.t.freeReleased.get()
+		l.lastReleased = m.t.freeReleased.get()
 	}
-	c, h := m.Coder, l.last
+	c, h := m.Coder, l.lastReleased
 	m.x.Session(c, &h.s)
 	Num(c, &h.owner)
 	Num(c, &h.fence)
@@ -337,7 +336,8 @@ func (m *snapshotCoder) last(l *Lease) {
 	m.t.statsOf(&Namespace{Class: h.class})
 }
 
-// held counts a hold that was read, except in the totals that its grant has raised for good.
+// held adds a hold that was read to the counts of present holds. The counters of grants are a part
+// of the snapshot.
 func (m *snapshotCoder) held(h *hold) {
 	m.t.addToSession(h)
 	m.t.markShard(h.s)
@@ -442,14 +442,14 @@ func (t *Table) NotTakenOver(s *StoreTraits, now int64, out *Effects) {
 	st := t.store(s)
 	for _, l := range t.heldLeases(st) {
 		until := t.statedUntil(l, now)
-		t.gone(l, protocol.LostSession, now, out)
+		t.loseLease(l, protocol.LostSession, now, out)
 		if until > now && !st.Pair {
 			t.close(l, until)
 		}
 	}
 	t.sessionLost(st, now, out)
 	if st.Session {
-		st.no, st.session = 0, 0
+		st.sessionNo, st.sessionUntil = 0, 0
 	}
 }
 

@@ -2,7 +2,7 @@ package cache
 
 import "slices"
 
-// The parts of a snapshot besides leases: stores, statistics, and the habits of keys.
+// This file has the parts of a snapshot besides leases: stores, statistics, and the habits of keys.
 
 func (m *snapshotCoder) stores() {
 	all := slices.DeleteFunc(slices.Clone(m.t.stores),
@@ -16,8 +16,8 @@ func (m *snapshotCoder) stores() {
 			*p = m.t.store(s)
 		}
 		st := *p
-		Num(m.Coder, &st.no)
-		Num(m.Coder, &st.session)
+		Num(m.Coder, &st.sessionNo)
+		Num(m.Coder, &st.sessionUntil)
 		Num(m.Coder, &st.floor)
 		Num(m.Coder, &st.past)
 		Num(m.Coder, &st.trip)
@@ -56,7 +56,7 @@ func (m *snapshotCoder) stats() {
 	}
 }
 
-// counts writes or reads counters, most of which are 0.
+// counts writes or reads counters. It writes a run of zeros as its length, because most are 0.
 func (m *snapshotCoder) counts(list []uint64) {
 	for i := 0; i < len(list); i++ {
 		Num(m.Coder, &list[i])
@@ -91,7 +91,7 @@ func (m *snapshotCoder) habits() {
 		h := m.t.habits.get(*key) // the order of the writer's keys does not change by this
 		if h == nil {
 			h = m.t.habits.add(*key, m.t.cfg.Habits)
-			m.t.habits.evicted = nil // its lease ends at its own time
+			m.t.habits.evicted = nil // the lease lingers until its idleUntil
 		}
 		lingers := h.lingers != nil
 		m.Bool(&lingers)

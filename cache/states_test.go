@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -40,6 +41,35 @@ func TestTheDocumentHasADiagram(t *testing.T) {
 	var err error
 	if doc, err = os.ReadFile("doc.go"); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestTheDocumentNamesTheFiles(t *testing.T) {
+	text, err := os.ReadFile("doc.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := regexp.MustCompile(`\w+\.go`).FindAllString(string(text), -1)
+	var files []string
+	for _, e := range entries {
+		name := e.Name()
+		if strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && name != "doc.go" {
+			files = append(files, name)
+		}
+	}
+	for _, name := range files {
+		if !slices.Contains(names, name) {
+			t.Errorf("doc.go does not name %s", name)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(files, name) {
+			t.Errorf("doc.go names %s, which does not exist", name)
+		}
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Statistics. Each table counts its own events, under the mutex of its shard, so counting is a
-// plain addition.
+// This file has the statistics. Each table counts its own events, under the mutex of its shard, so
+// counting is a plain addition.
 
 // Outcome says how an acquire ended: a Code, or one of the outcomes below.
 type Outcome uint8
@@ -45,8 +45,8 @@ type Stats struct {
 	// FoundGone counts holds that were released when the store no longer knew the lease. Both Lost
 	// and Releases count them.
 	FoundGone uint64
-	Wait      Histogram // of grants, except re-entries
-	Hold      Histogram
+	Wait      Histogram // how long granted acquires waited, except re-entries
+	Hold      Histogram // how long holds lasted
 
 	Holds, Waiters int64 // now
 }

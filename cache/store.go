@@ -7,13 +7,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Answers, hints and session news from stores.
+// This file handles the answers and hints of stores, and news of store sessions.
 
 // ErrBase means that a store has returned a fence base that cannot be used.
 var ErrBase = errors.New("fence base out of range")
 
-// Result takes in the store's answer to op, which was sent at sent. An answer that the lease no
-// longer waits for only updates what the table knows of the store.
+// Result handles the store's answer to op, which was sent at sent. If the lease no longer waits for
+// this answer, Result only updates the record of the store.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l, st := op.Ref, t.stores[op.Store]
 	if op.For != nil {
@@ -47,7 +47,7 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// acquireAnswered takes in the answer to an acquire. Without a clear answer, the store may have the
+// acquireAnswered handles the answer to an acquire. Without a clear answer, the store may have the
 // token: then the acquire is repeated under the same token, or the token is withdrawn.
 func (t *Table) acquireAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	switch r.Status {
@@ -75,8 +75,8 @@ func (t *Table) acquireAnswered(l *Lease, op *Op, r *Result, sent, now int64, ou
 	}
 }
 
-// leaseGranted takes in that the store has granted l, and grants holds to the waiters. A lease
-// with a base that cannot be used is released.
+// leaseGranted handles the store's grant of l, and grants holds to the waiters. It releases a lease
+// with a base that cannot be used.
 func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if !l.st.Raises() && r.Base != 0 {
 		r.Base += l.epoch
@@ -91,7 +91,7 @@ func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *
 	if l.st.renews() {
 		until = LeaseDeadline(sent, int64(op.TTL))
 	}
-	late, weak := now >= min(until, l.st.session), l.heldMode == Exclusive && l.mode == Shared
+	late, weak := now >= min(until, l.st.sessionUntil), l.heldMode == Exclusive && l.mode == Shared
 	// Holds that this host has granted alone in an outage now need this lease. It must still be
 	// valid, and exclusive if they are.
 	if l.nHolds > 0 && (late || weak) {
@@ -130,7 +130,7 @@ func (t *Table) giveBack(l *Lease, now int64, out *Effects) {
 	l.releasing.granted = true
 }
 
-// leaseQueued takes in that l's token is in the store's queue.
+// leaseQueued records that l's token is in the store's queue.
 func (t *Table) leaseQueued(l *Lease, r *Result, now int64, out *Effects) {
 	if !l.asked.queued {
 		t.countForeignUse(l, false, now)
@@ -153,7 +153,7 @@ func (t *Table) leaseQueued(l *Lease, r *Result, now int64, out *Effects) {
 	}
 }
 
-// releaseAnswered takes in the answer to a release or a withdrawal, and answers the client that
+// releaseAnswered handles the answer to a release or a withdrawal, and answers the client that
 // waits for it. After any answer but a failure, the store has nothing of the token any more.
 func (t *Table) releaseAnswered(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	re := l.releaser
@@ -173,9 +173,9 @@ func (t *Table) releaseAnswered(l *Lease, op *Op, r *Result, now int64, out *Eff
 		}
 	default:
 		t.noteFailure(l, now, r.Err)
-		// The store may have carried the release out, and then does not know the lease the next
-		// time.
-		t.dropLast(l)
+		// The store may have carried out the release. Then it answers the repeated one with NotHeld,
+		// which does not show a loss.
+		t.forgetReleased(l)
 		if r.Expires && l.state == stateReleasing {
 			t.orphanReleasing(l, now)
 		}
@@ -193,8 +193,7 @@ func (t *Table) releaseAnswered(l *Lease, op *Op, r *Result, now int64, out *Eff
 	}
 }
 
-// downgradeAnswered takes in the answer to a downgrade, if it is still about the lease that is
-// held.
+// downgradeAnswered handles the answer to a downgrade, if it is still about the lease that is held.
 func (t *Table) downgradeAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
@@ -205,12 +204,12 @@ func (t *Table) downgradeAnswered(l *Lease, op *Op, r *Result, sent, now int64, 
 	switch r.Status {
 	case Done:
 		l.held.downgrade, l.mode = false, Shared
-		l.held.renewGen = 0 // a renewal of the exclusive lease means nothing any more
-		t.extend(l, op, sent)
+		l.held.renewGen = 0 // ignore the answer to a renewal of the exclusive lease
+		t.extendDeadline(l, op, sent)
 		t.retrack(l, false, out)
-		t.renewForClients(l, now, out) // the answer that they wait for means nothing any more
+		t.renewForClients(l, now, out) // the clients may have waited for that answer
 	case NotHeld:
-		t.gone(l, protocol.LostGone, now, out)
+		t.loseLease(l, protocol.LostGone, now, out)
 	default:
 		// The lease may be exclusive or shared at the store; both exclude enough. The downgrade is
 		// repeated, which does no harm, until the store has answered.
@@ -218,10 +217,10 @@ func (t *Table) downgradeAnswered(l *Lease, op *Op, r *Result, sent, now int64, 
 	}
 }
 
-// gone ends a lease that the store no longer has, and the holds on it. One store of a pair may
+// loseLease ends a lease that the store no longer has, and the holds on it. One store of a pair may
 // still have the lease. The lease is released there, but only after the validity stated to its
 // holders has ended: until then it keeps other hosts out.
-func (t *Table) gone(l *Lease, why protocol.Reason, now int64, out *Effects) {
+func (t *Table) loseLease(l *Lease, why protocol.Reason, now int64, out *Effects) {
 	until := t.statedUntil(l, now)
 	for h := range l.holds.all() {
 		t.lose(h, why, now, out)
@@ -234,7 +233,7 @@ func (t *Table) gone(l *Lease, why protocol.Reason, now int64, out *Effects) {
 		return
 	}
 	l.orphan = why == protocol.LostSession
-	t.dropLast(l) // NotHeld for the rest would not show that this hold was lost
+	t.forgetReleased(l) // NotHeld at the other store would not show a loss
 	t.beginRelease(l, now, out)
 	if until > now {
 		t.close(l, until)
@@ -246,19 +245,19 @@ func (t *Table) gone(l *Lease, why protocol.Reason, now int64, out *Effects) {
 func (t *Table) statedUntil(l *Lease, now int64) int64 {
 	until := now
 	for h := range l.holds.all() {
-		until = max(until, t.valid(h))
+		until = max(until, t.validUntil(h))
 	}
 	return until
 }
 
 // endClaim forgets the lease l, which the store no longer has.
 func (t *Table) endClaim(l *Lease, out *Effects) {
-	t.endExtends(l, protocol.NotHeld, nil, out)
+	t.failClientRenewals(l, protocol.NotHeld, nil, out)
 	t.failReleaser(l, protocol.NotHeld, nil, out)
 	t.forget(l)
 }
 
-// Hint takes in a store's hint about a key. The hint may be wrong.
+// Hint handles a store's hint about a key. The hint may be wrong.
 func (t *Table) Hint(s *StoreTraits, h Hint, now int64, out *Effects) {
 	if h.Mode == Permit {
 		t.hintPermits(s, h, now, out)
@@ -271,6 +270,8 @@ func (t *Table) Hint(s *StoreTraits, h Hint, now int64, out *Effects) {
 	t.hint(l, h, now, out)
 }
 
+// hint handles a hint about l. If an acquire is in flight, its answer decides what the hint means,
+// so hint records it for then.
 func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	switch {
 	case h.Kind == HintContended && l.state == stateHeld:
@@ -317,36 +318,38 @@ func (t *Table) KnowsKey(s *StoreTraits, key string) bool {
 	return false
 }
 
-// SessionUntil takes in the deadline of session no at a store. A deadline never moves back.
-// Leases whose deadline had passed before are lost all the same: the store may have dropped them
+// SessionUntil tells the table the deadline of session no at a store. A deadline never moves back.
+// Leases whose deadline had passed before are lost nevertheless: the store may have dropped them
 // before it extended the session.
 func (t *Table) SessionUntil(s *StoreTraits, no uint64, until, now int64, out *Effects) {
 	st := t.store(s)
-	if !st.Session || no < st.no {
+	if !st.Session || no < st.sessionNo {
 		return
 	}
-	if (no > st.no || until > st.session) && st.held > 0 && st.session != 0 && now >= st.session {
+	if (no > st.sessionNo || until > st.sessionUntil) && st.held > 0 &&
+		st.sessionUntil != 0 && now >= st.sessionUntil {
 		t.expireAll(st, now, out)
 	}
-	if no > st.no {
+	if no > st.sessionNo {
 		t.sessionLost(st, now, out)
-		st.no, st.session = no, 0
+		st.sessionNo, st.sessionUntil = no, 0
 	}
-	if until <= st.session {
+	if until <= st.sessionUntil {
 		return
 	}
-	st.session = until
+	st.sessionUntil = until
 }
 
 // SessionLost tells the table that session no at a store, and all earlier sessions, have ended.
 // Every lease under them is lost.
 func (t *Table) SessionLost(s *StoreTraits, no uint64, now int64, out *Effects) {
-	if st := t.store(s); no >= st.no {
+	if st := t.store(s); no >= st.sessionNo {
 		t.sessionLost(st, now, out)
-		st.no, st.session = no+1, 0
+		st.sessionNo, st.sessionUntil = no+1, 0
 	}
 }
 
+// sessionLost ends the leases that depend on the present session of a store.
 func (t *Table) sessionLost(st *storeRecord, now int64, out *Effects) {
 	for _, l := range t.sorted() {
 		if l.st != st {
@@ -354,7 +357,7 @@ func (t *Table) sessionLost(st *storeRecord, now int64, out *Effects) {
 		}
 		switch {
 		case l.state == stateHeld:
-			t.gone(l, protocol.LostSession, now, out)
+			t.loseLease(l, protocol.LostSession, now, out)
 		case l.state == stateReleasing && !st.Pair:
 			t.endClaim(l, out)
 		case l.state == stateReleasing:
@@ -379,7 +382,7 @@ func (t *Table) orphanReleasing(l *Lease, now int64) {
 // carried out is sent again while the pair is down. StoreUp sends it at once.
 const partlyPause = 60
 
-var errOldSession = errors.New("the store's session of then has ended")
+var errOldSession = errors.New("the store session of this request has ended")
 
 // confirmSession turns a success of an ended store session into Unknown.
 func (t *Table) confirmSession(st *storeRecord, r *Result, now int64, out *Effects) {
@@ -387,7 +390,7 @@ func (t *Table) confirmSession(st *storeRecord, r *Result, now int64, out *Effec
 		return
 	}
 	t.SessionUntil(st.StoreTraits, r.SessionNo, r.Session, now, out)
-	if r.SessionNo < st.no && (r.Status == Granted || r.Status == Queued || r.Status == Done) {
+	if r.SessionNo < st.sessionNo && (r.Status == Granted || r.Status == Queued || r.Status == Done) {
 		*r = Result{Status: Unknown, Left: -1, Err: errOldSession}
 	}
 }

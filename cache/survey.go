@@ -2,13 +2,13 @@ package cache
 
 import "github.com/locksidecar/locksidecar/protocol"
 
-// What keepalives may state of holds, and holds that end because their owners are silent.
+// This file computes the validity that keepalives state, and ends holds whose owners are silent.
 
-// Watermark is what a keepalive may state about a session's holds.
+// Watermark has the values from which the keepalive of a session follows.
 type Watermark struct {
 	Until     int64 // the earliest deadline of their leases; Forever without holds
 	TTL       int64 // the shortest of their TTLs; 0 without holds
-	Heartbeat int64 // the shortest that their namespaces require; 0 for none
+	Heartbeat int64 // the shortest heartbeat that their namespaces require; 0 for none
 }
 
 // Join merges o, the watermark of other holds, into w.
@@ -33,10 +33,10 @@ func (t *Table) lifetime(l *Lease) int64 {
 	return l.ttl
 }
 
-// Survey visits up to limit holds of s in this shard, and joins what may be stated of them at now
-// into w. It resumes where it stopped, or starts anew if begin is true. It returns the unused
-// budget; if that is 0, holds may remain. Holds that were granted after the survey began are not
-// visited. A visited hold ends no sooner than was stated, whatever happens until the survey ends.
+// Survey visits up to limit holds of s in this shard, and joins their watermark at now into w. It
+// resumes where it stopped, or starts at the first hold if begin is true. It returns the unused
+// budget; if that is 0, holds may remain. It does not visit holds that were granted after the
+// survey began. Whatever happens until the survey ends, no visited hold ends before w.Until.
 func (t *Table) Survey(s *Session, begin bool, w *Watermark, limit int, now int64) (left int) {
 	x := &s.index[t.cfg.Shard]
 	if begin {
@@ -55,7 +55,7 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, limit int, now int6
 	return limit
 }
 
-// Silence says what a session's silence means for its holds from now on.
+// Silence says when a session loses holds if it stays silent.
 type Silence struct {
 	// Again is when LoseSilent has to be called next if the session stays silent; Forever for
 	// never.

@@ -15,10 +15,10 @@ type Table struct {
 	timers     timerHeap
 	stores     []*storeRecord // by the stores' numbers
 	token      uint64         // the last token given out
-	gen        uint64         // the last generation given out
+	gen        uint64         // the last generation given out: the number of an op
 
-	habits   habits
-	noLinger bool
+	habits   habits // see linger.go
+	noLinger bool   // EndLinger has been called
 
 	stats  []*Stats // by class
 	holds  chain[hold, holdsOfTable]
@@ -77,7 +77,7 @@ type Lease struct {
 	// nor writes it.
 	Renewal Renewal
 
-	kind // what embeds the lease
+	kind // the lock, semaphore or permit that embeds the lease
 	leaseState
 }
 
@@ -85,21 +85,23 @@ type Lease struct {
 type leaseState struct {
 	key string
 	ns  *Namespace // the namespace to which the key is routed now
-	// st is where the lease is or will be requested. It differs from ns.Store while the key moves.
+	// st is the store where the lease is or will be requested. It differs from ns.Store while the key
+	// moves.
 	st *storeRecord
 
 	// The claim at the store.
 	token   uint64
 	epoch   uint64 // raises the bases of st; set by the last namespace that routed the key there
-	ttl     int64  // that renewals use
+	ttl     int64  // the TTL of the next acquire or renewal
 	maxTTL  int64  // the longest TTL that was requested with the token
 	retryAt int64  // no op goes to the main lane before this time
-	opGen   uint64 // of the op in the main lane; 0 for none
-	op      OpKind
-	mode    Mode // of the lease, or of the acquire that was sent
-	tracked bool // the renewer has been told to renew it
-	dropped bool // the table no longer has it
-	// orphan, at a pair: the session is lost, so the rest of the lease ends with its TTL, if any.
+	opGen   uint64 // the generation of the op in the main lane; 0 for none
+	op      OpKind // the kind of that op; 0 for none
+	mode    Mode   // of the lease, or of the acquire that was sent
+	tracked bool   // the renewer has been told to renew it
+	dropped bool   // the table no longer has it
+	// orphan means that the session of a pair's store is lost. Nothing renews the lease at the other
+	// store, where it ends with its TTL, if the store has TTLs.
 	orphan bool
 
 	state     state
@@ -107,15 +109,15 @@ type leaseState struct {
 	held      heldFields
 	releasing releasingFields
 
-	// Here.
-	heldMode Mode // of the holds
-	nHolds   int32
-	timerIdx int32 // 0 when not armed
-	holds    list[hold, holdsOfLease]
-	minEnd   int64         // the earliest hold.end of its holds; Forever when none has one
-	releaser Request       // the request that waits for the store to confirm the release
-	last     *releasedHold // see keepLast; nil for none
-	optional *optionalFields
+	// The holds on this host.
+	heldMode     Mode // of the holds
+	nHolds       int32
+	timerIdx     int32 // the place of the wake-up among the table's timers; 0 when none is set
+	holds        list[hold, holdsOfLease]
+	minEnd       int64         // the earliest hold.end of its holds; Forever when none has one
+	releaser     Request       // the request that waits for the store to confirm the release
+	lastReleased *releasedHold // see foundgone.go; nil for none
+	optional     *optionalFields
 }
 
 // The fields that belong to one state are zero in all other states: see enter.
@@ -136,16 +138,16 @@ type heldFields struct {
 	fence     uint64 // of the present phase of holding; 0 if it has none yet
 	until     int64  // the deadline; Forever on session stores. Never goes back
 	since     int64  // when the lease was granted
-	kept      int64  // until then the store keeps the lease; at least until, if not 0
-	keptFor   int64  // the latest end of a keep of earlier holds, for which the store keeps the lease
-	renewGen  uint64 // of the op in the renewal lane; 0 for none
+	kept      int64  // the store keeps the lease until then, if later than until: see detach.go
+	keptFor   int64  // the latest end of the keeps of holds that have ended; the store knows of them
+	renewGen  uint64 // the generation of the op in the renewal lane; 0 for none
 	handoff   int16  // handoff number of the newest fence; -1 before the first
 	contended bool   // another host waits
 	downgrade bool   // the lease has to be made shared
 	rebase    bool   // a new base has to be fetched
 	starved   bool   // the next handoff waits for a renewal
 	doubt     bool   // the store may have removed the lease: a renewal will tell
-	unkept    bool   // the store has to be told of a keep, by a renewal
+	unkept    bool   // a renewal has to tell the store of a keep
 }
 
 // releasingFields belong to stateReleasing and stateClosed.
@@ -166,25 +168,25 @@ type Renewal struct {
 
 // optionalFields holds fields that few leases use.
 type optionalFields struct {
-	peeks         []Request
-	extends       []extend
-	byOwner       map[ownerKey]*hold // once there are many holds
-	keeps         map[*hold]int64    // until when holds keep the key closed: see detach.go
-	keepLatest    int64              // the latest end of a keep since the first of the holds
-	failSince     int64              // the time of the first failure since the last success
-	fails         int
-	err           error // the last failure
-	contendedAt   int64
-	handoffs      int   // handoffs since contendedAt
-	degradedUntil int64 // until when degraded holds have been stated to be valid
-	idleUntil     int64 // how long the lease lingers; 0 when it does not
+	peeks          []Request          // inspections that wait for the state of the key
+	clientRenewals []clientRenewal    // that wait for the store
+	byOwner        map[ownerKey]*hold // once there are many holds
+	keeps          map[*hold]int64    // until when holds keep the key closed: see detach.go
+	keepLatest     int64              // the latest end of a keep since the first of the holds
+	failSince      int64              // the time of the first failure since the last success
+	fails          int
+	err            error // the last failure
+	contendedAt    int64
+	handoffs       int   // handoffs since contendedAt
+	degradedUntil  int64 // until when degraded holds have been stated to be valid
+	idleUntil      int64 // how long the lease lingers; 0 when it does not
 	// silentFrom is the end of the validity that was stated before the namespace required its
 	// present heartbeat. No hold is lost as silent before that time.
 	silentFrom int64
 }
 
-// extend is a client's renewal that waits for the store.
-type extend struct {
+// clientRenewal is a client's request to renew a hold, which waits for the store.
+type clientRenewal struct {
 	req   Request
 	owner uint64
 	fence uint64
@@ -202,18 +204,18 @@ type hold struct {
 	s     *Session
 	owner uint64
 	fence uint64 // 0 when this host granted it alone, in an outage
-	// end is when the hold ends, even if its lease lasts longer, because it is fixed, bounded by
-	// MaxHold, or forced; 0 for none of these. last is the latest end that MaxHold allows; 0 for no
-	// bound.
-	end, last int64
-	since     int64 // when it was granted
-	inLease   links[hold]
-	inSession links[hold] // in this shard
-	inTable   links[hold]
-	count     uint32
-	class     uint16 // the class in whose statistics it is counted
-	mode      Mode
-	forced    bool // lost, and its owner told; the key stays closed until end
+	// end is when the hold ends, even if its lease lasts longer, because the hold is fixed, bounded by
+	// MaxHold, forced or detached; 0 for none of these. maxEnd is the latest end that MaxHold allows;
+	// 0 for no bound.
+	end, maxEnd int64
+	since       int64 // when it was granted
+	inLease     links[hold]
+	inSession   links[hold] // in this shard
+	inTable     links[hold]
+	count       uint32
+	class       uint16 // the class in whose statistics it is counted
+	mode        Mode
+	forced      bool // lost, and its owner was told; the key stays closed until end
 }
 
 func (l *Lease) withOptional() *optionalFields {
@@ -226,8 +228,7 @@ func (l *Lease) withOptional() *optionalFields {
 // Key returns the key.
 func (l *Lease) Key() string { return l.key }
 
-// findLease returns the lease of the lock of a key after it has applied ns to it; nil when there
-// is none.
+// findLease applies ns to the lease of a key's lock, and returns the lease; nil when there is none.
 func (t *Table) findLease(key []byte, ns *Namespace) *Lease {
 	return t.withPolicy(t.locks[string(key)].lease(), ns)
 }
@@ -252,13 +253,13 @@ func (t *Table) lease(key []byte, ns *Namespace) *Lease {
 	return &k.Lease
 }
 
-// init makes l, which is zero, a lease of the table.
+// init prepares l, which is zero, as the lease of a key.
 func (l *Lease) init(t *Table, key string, ns *Namespace) {
 	l.key, l.ns, l.minEnd = key, ns, Forever
 	t.setStore(l, ns.Store)
 }
 
-// dropLease removes l from the table. The next event may use the memory of l again.
+// dropLease removes l from the table. A later event may reuse its memory: see reuseDropped.
 func (t *Table) dropLease(l *Lease) {
 	t.disarm(l)
 	l.countMoved(-1)
@@ -278,7 +279,8 @@ func (t *Table) dropLease(l *Lease) {
 }
 
 // reuseDropped makes the memory of dropped leases available. It is called at the beginning of
-// events that may need new leases. Until Reroute, some of the dropped leases may be in toAdvance.
+// events that may need new leases. It waits for Reroute while toAdvance may refer to dropped
+// leases.
 func (t *Table) reuseDropped() {
 	if len(t.toAdvance) > 0 {
 		return
@@ -301,7 +303,7 @@ func (t *Table) deadline(l *Lease) int64 {
 	if l.state != stateHeld && l.nHolds > 0 {
 		return l.optional.degradedUntil
 	}
-	return min(l.held.until, l.st.session)
+	return min(l.held.until, l.st.sessionUntil)
 }
 
 // onEnter observes the transitions of all leases; nil outside of tests.
@@ -334,8 +336,8 @@ func (t *Table) enter(l *Lease, s state) {
 	l.state = s
 }
 
-// valid returns the end of the validity that may be stated for h.
-func (t *Table) valid(h *hold) int64 {
+// validUntil returns the end of the validity that may be stated for h.
+func (t *Table) validUntil(h *hold) int64 {
 	d := t.deadline(h.l)
 	if h.end != 0 {
 		d = min(d, h.end)
@@ -343,7 +345,7 @@ func (t *Table) valid(h *hold) int64 {
 	return d
 }
 
-// askTTL returns the TTL of the next op of l, without keeps. The TTL is never so short that the
+// askTTL returns the TTL of the next op of l, apart from keeps. The TTL is never so short that the
 // lease would end before the validity that has been stated.
 func (t *Table) askTTL(l *Lease, now int64) time.Duration {
 	ttl := l.ttl
@@ -406,6 +408,8 @@ func (t *Table) jitter(d time.Duration) int64 {
 	return int64(d)*4/5 + int64(x%1024)*int64(d)*2/5/1024
 }
 
+// newToken returns the next token. The tokens of a shard are congruent modulo the number of shards,
+// so no two shards share one.
 func (t *Table) newToken() uint64 {
 	t.token += uint64(max(1, t.cfg.Shards))
 	return t.token

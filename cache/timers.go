@@ -54,7 +54,7 @@ func (t *Table) NextWake() int64 {
 	}
 	for _, st := range t.stores {
 		if st != nil && st.held > 0 {
-			at = min(at, st.session)
+			at = min(at, st.sessionUntil)
 		}
 	}
 	return at
@@ -63,7 +63,7 @@ func (t *Table) NextWake() int64 {
 // Tick carries out up to limit wake-ups that are due. NextWake tells whether more are due.
 func (t *Table) Tick(now int64, limit int, out *Effects) {
 	for _, st := range t.stores {
-		if st != nil && st.held > 0 && now >= st.session {
+		if st != nil && st.held > 0 && now >= st.sessionUntil {
 			t.expireAll(st, now, out)
 		}
 	}

@@ -2,7 +2,7 @@ package cache
 
 import "iter"
 
-// Wait is an owner's wait for a hold of another.
+// Wait is an owner's wait for a hold of another owner.
 type Wait struct {
 	Request   uint64
 	Reply     any // the request's InternalReply

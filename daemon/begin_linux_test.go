@@ -128,7 +128,7 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	d.transferring.Lock()
 	defer d.transferring.Unlock()
 	for _, v := range d.stores.list() {
-		v.gone = v.lane == sl
+		v.dropped = v.lane == sl
 	}
 	done := make(chan error, 1)
 	go func() { done <- d.stores.closeDropped() }()

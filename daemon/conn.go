@@ -114,7 +114,7 @@ func (c *conn) read() {
 		if err != nil {
 			break
 		}
-		c.d.read.Add(uint64(n))
+		c.d.bytesRead.Add(uint64(n))
 		t.count(n >> 10) // a KiB costs as much as a request
 		if !c.closed {
 			buf, more = c.handle(buf[:len(buf)+n], t)

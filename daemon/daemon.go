@@ -57,7 +57,7 @@ type Config struct {
 	Seen func() []byte
 }
 
-// Serving is the part of a configuration that can change while a daemon runs.
+// Serving is the part of a configuration that Reload can change while a daemon runs.
 type Serving struct {
 	Stores []StoreConfig // at least one
 	// One of the Namespaces has the empty prefix. If there are none, a default one uses the first
@@ -68,8 +68,8 @@ type Serving struct {
 	Drain      time.Duration // the time that holders get when the daemon stops: 10 s
 	Limits     ServingLimits
 	Operators  engine.Access // users and groups that may unlock by force: see Daemon.MayUnlock
-	// Commit is called once, before this configuration serves any request. It does what other
-	// processes can see. It is called as late as possible: in Listen and Reload nothing can fail
+	// Commit is called once, before this configuration serves any request. It makes the changes that
+	// other processes can see. It is called as late as possible: in Listen and Reload nothing can fail
 	// afterwards. Listen, Inherit and Reload return its error. Optional.
 	Commit func() error
 }
@@ -96,7 +96,7 @@ type StoreConfig struct {
 type ServingLimits struct {
 	engine.Limits
 	MaxConns  int           // connections: 16384
-	MaxSilent time.Duration // from connecting to hello: 10 s. No setting changes it
+	MaxSilent time.Duration // from connecting to hello: 10 s. The configuration file cannot set it
 }
 
 func (c *Config) defaults() {
@@ -129,8 +129,8 @@ func (c *Serving) defaults() {
 
 // Daemon is a host's lock service: an engine with its sockets, its stores and its timer.
 type Daemon struct {
-	cfg       Config // all but Serving
-	now       atomic.Pointer[Serving]
+	cfg       Config                  // all but Serving
+	serving   atomic.Pointer[Serving] // the present configuration; Reload replaces it
 	log       *zap.Logger
 	audit     *audit.Log
 	clock     upstream.Clock
@@ -142,25 +142,25 @@ type Daemon struct {
 	admin     *admin.Server
 	viewer    *admin.Viewer
 	inherited *inherited    // the state that was taken over, before Serve
-	putOff    atomic.Uint64 // total delay of requests over a rate limit, in nanoseconds
-	began     int64         // by clock
+	throttled atomic.Uint64 // total delay of requests over a rate limit, in nanoseconds
+	began     int64         // when the daemon was made, by clock
 
-	wg       sync.WaitGroup // of everything that Serve waits for
-	halt     chan struct{}  // closed when nothing may wait any more
-	haltOnce sync.Once
-	read     atomic.Uint64 // bytes, from clients
+	wg        sync.WaitGroup // the goroutines that Serve waits for
+	halt      chan struct{}  // closed by Stop: from then on no goroutine may wait
+	haltOnce  sync.Once
+	bytesRead atomic.Uint64 // from clients
 
 	frozen    atomic.Bool    // everything is stopped, or about to be: see freeze
-	froze     time.Time      // when the last freeze began; guarded by transferring
-	accepting sync.WaitGroup // of accept
-	// transferring is held during a takeover, a reload, the end of a store and the end of the
+	frozeAt   time.Time      // when the last freeze began; guarded by transferring
+	accepting sync.WaitGroup // the goroutine of accept
+	// transferring is held during a takeover, a reload, the close of a store and the end of the
 	// daemon.
 	transferring sync.Mutex
 	freezing     sync.RWMutex  // held for writing by a freeze, for reading by a forced unlock
 	transferred  chan struct{} // closed once another process has taken over
 	ending       chan struct{} // closed by End: from then on no takeover is committed
 	endOnce      sync.Once
-	started      chan struct{} // closed once all that Serve starts runs
+	started      chan struct{} // closed once Serve has started everything
 
 	mu          sync.Mutex
 	freezeConns chan struct{}      // closed when the reapers have to end for a freeze; guarded by mu
@@ -203,7 +203,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		freezeConns: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.makeContexts()
 	d.began = d.clock()
-	d.now.Store(&cfg.Serving)
+	d.serving.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
 	table.Seed = rand.Uint64()
@@ -264,12 +264,12 @@ func (d *Daemon) discard() {
 	d.site.close(&d.cfg)
 }
 
-// ErrBusy is the error of Reload if it may work later.
+// ErrBusy is the error of Reload if the same reload may succeed later.
 var ErrBusy = errors.New("another process is taking over, or the daemon ends")
 
 // Reload applies another configuration. Stores in both configurations keep their state. Reload
 // starts to use a new store, and closes a removed one once nothing is held there. It fails while
-// another process takes over, because the stores that were offered to that process must stay.
+// another process takes over, because the daemon has offered its present stores to that process.
 // After an error nothing has changed: the daemon does not use the new stores, and the caller
 // closes them.
 func (d *Daemon) Reload(next Serving) error {
@@ -286,19 +286,20 @@ func (d *Daemon) Reload(next Serving) error {
 	}
 	d.engine.SetLimits(next.Limits.Limits)
 	d.engine.SetOperators(next.operators())
-	d.now.Store(&next)
+	d.serving.Store(&next)
 	d.audit.Set(next.Logging)
 	d.engine.SetAudit(next.Logging.Audit)
 	return nil
 }
 
-// Serve answers clients until ctx is done. Then it drains: it refuses new acquires, holders get
-// the drain time, and after it the remaining holds are released when their clients have been
-// told. It returns when every goroutine has ended. If detached holds are left, it parks them in a
-// file for the next process, and returns ErrTakenOver. After a takeover it returns that as
-// soon as the admin requests in flight are answered and the logs are written, after two seconds
-// at the latest. This process then has to end without changing anything that the other process
-// uses.
+// Serve answers clients until ctx is done. Then it drains: it refuses new acquires, gives holders
+// the drain time, tells the remaining clients that their sessions end, and releases their holds. It
+// returns when every goroutine has ended. If detached holds are left, it parks them in a file for
+// the next process, and returns ErrTakenOver.
+//
+// After a takeover Serve returns ErrTakenOver as soon as the admin requests in flight are answered
+// and the logs are written, after two seconds at the latest. Whenever it returns ErrTakenOver, this
+// process has to end without changing anything that the other process uses.
 func (d *Daemon) Serve(ctx context.Context) (err error) {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -321,8 +322,8 @@ func (d *Daemon) Serve(ctx context.Context) (err error) {
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) {
 		d.admin.Finish() // its listeners stay open in the other process
-		// Until this process has ended, clients do not notice when the other one closes their
-		// connections.
+		// Clients keep their connections to both processes until this one has ended: until then they do
+		// not notice if the other one closes a connection. So this process must not wait for long here.
 		d.audit.Finish()
 		return ErrTakenOver
 	}
@@ -353,30 +354,30 @@ func (d *Daemon) Serve(ctx context.Context) (err error) {
 // Totals returns the counters and present numbers of the daemon's engine.
 func (d *Daemon) Totals() engine.Totals {
 	t := d.engine.Totals()
-	t.PutOff = int64(d.putOff.Load())
+	t.Throttled = int64(d.throttled.Load())
 	for i := range t.Stores {
 		t.Stores[i].Connections = d.stores.connections(t.Stores[i].Name)
 	}
 	return t
 }
 
-// End announces the end of the daemon. A takeover that is not committed fails, and no other one
+// End announces the end of the daemon. A takeover that is not committed fails, and no new one
 // begins. Park can still pass the daemon's state on.
 func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Stop ends the daemon at once. It releases no holds: their keys stay closed until the stated
-// validity is over.
+// Stop ends the daemon at once, without a drain. It releases no holds: their keys stay closed until
+// the stated validity is over.
 func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
 
 // TimerLate returns the longest delay of the timer since the last call of TimerLate.
 func (d *Daemon) TimerLate() time.Duration { return d.timer.Worst() }
 
 // BytesRead returns the number of bytes that were read from clients.
-func (d *Daemon) BytesRead() uint64 { return d.read.Load() }
+func (d *Daemon) BytesRead() uint64 { return d.bytesRead.Load() }
 
 func (d *Daemon) halted() bool { return isClosed(d.halt) }
 
-// acceptAll has accept run.
+// acceptAll runs accept on a goroutine that freeze and Serve can wait for.
 func (d *Daemon) acceptAll() {
 	d.accepting.Add(1)
 	d.wg.Go(func() {
@@ -385,9 +386,10 @@ func (d *Daemon) acceptAll() {
 	})
 }
 
+// accept admits connections until a freeze begins, or the daemon ends.
 func (d *Daemon) accept() {
 	for {
-		nc, err := d.next()
+		nc, err := d.acceptOne()
 		if err != nil {
 			if d.halted() || errors.Is(err, net.ErrClosed) ||
 				d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -406,8 +408,8 @@ func (d *Daemon) accept() {
 	}
 }
 
-// next waits for the next connection.
-func (d *Daemon) next() (*sock.Conn, error) {
+// acceptOne waits for the next connection.
+func (d *Daemon) acceptOne() (*sock.Conn, error) {
 	nc, err := d.site.Listener.AcceptUnix()
 	if err != nil {
 		return nil, err
@@ -434,7 +436,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 func (d *Daemon) welcome(nc *sock.Conn, refuse func(protocol.Code, string)) {
 	c := newConn(d, nc)
 	d.mu.Lock()
-	full := len(d.conns) >= d.now.Load().Limits.MaxConns
+	full := len(d.conns) >= d.serving.Load().Limits.MaxConns
 	if !full {
 		d.conns[c] = struct{}{}
 	}
@@ -443,16 +445,16 @@ func (d *Daemon) welcome(nc *sock.Conn, refuse func(protocol.Code, string)) {
 		refuse(protocol.Limit, "the daemon has as many connections as limits.max_conns allows")
 		return
 	}
-	var peer engine.Peer
-	peer, c.peer = d.peers.Watch(nc, c.processEnded)
-	c.mu.Lock() // a drain may flush the session as soon as the engine has it
-	c.s = d.engine.Open(peer, c)
+	var client engine.Peer
+	client, c.peer = d.peers.Watch(nc, c.processEnded)
+	c.mu.Lock() // a drain may flush the session as soon as the engine has it, and Flush needs c.s
+	c.s = d.engine.Open(client, c)
 	c.mu.Unlock()
 	if c.s == nil {
 		c.peer.Close()
 		refuse(protocol.Limit, "this user has as many connections as limits.max_user_conns allows")
 		d.forget(c)
-		d.audit.Refused(peer)
+		d.audit.Refused(client)
 		return
 	}
 	c.awaitHello()
@@ -467,7 +469,7 @@ const goingAway = "the daemon is going away"
 
 // awaitHello ends the session if its hello does not arrive in time.
 func (c *conn) awaitHello() {
-	c.hello = time.AfterFunc(c.d.now.Load().Limits.MaxSilent, func() {
+	c.hello = time.AfterFunc(c.d.serving.Load().Limits.MaxSilent, func() {
 		if _, greeted := c.s.Client(); !greeted && !c.s.Ended() {
 			c.s.Fatal(protocol.BadFrame, "no hello")
 		}
@@ -481,6 +483,7 @@ func (c *conn) processEnded() {
 	_ = c.sock.CloseRead()
 }
 
+// forget removes a connection that has ended.
 func (d *Daemon) forget(c *conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -2,13 +2,14 @@
 // stores of an engine and its timer, and takes over from another process. Package engine decides
 // everything about locks.
 //
-// Goroutines: each connection has one reader and, while the client reads slowly, one writer.
-// Others belong to the pumps and the upkeep of the stores, the timer, the peer watcher, the admin
-// listener and the audit log. Serve owns them all and returns when they have ended.
+// Goroutines: each connection has one reader, one reaper that ends its session, and, while the
+// client reads slowly, one writer (conn.go). Others belong to the pumps and the upkeep of the
+// stores, the timer, the peer watcher, the admin listener and the audit log. Serve owns them all
+// and returns when they have ended.
 //
-// In a takeover (takeover_linux.go, and package takeover) another process continues: the daemon
-// freezes (freeze.go), and passes on its sockets and a snapshot of its whole state. The other
-// process reads them (inherit_linux.go).
+// In a takeover another process, the successor, continues to serve (package takeover). The serving
+// daemon freezes (freeze.go), and passes on its sockets and a snapshot of its whole state
+// (takeover_linux.go). The successor restores them (inherit_linux.go).
 //
 // Lock order, outermost first:
 //

@@ -8,17 +8,18 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// partTime is the time that clients get to disconnect after they have been told that the session
-// has ended.
-const partTime = 2 * time.Second
+// stepTime bounds each wait at the end of a drain: for clients to disconnect after their sessions
+// have ended, and for stores to answer.
+const stepTime = 2 * time.Second
 
 // drain gives holders the drain time. It ends the sessions once nothing is held and every request
 // is answered, or when that time is over. Then it waits briefly for their clients to disconnect.
 func (d *Daemon) drain() {
-	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain),
+	limit := d.serving.Load().Drain
+	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", limit),
 		zap.Int64("held", d.engine.Held()))
-	d.engine.Drain(d.now.Load().Drain)
-	if !poll(20*time.Millisecond, d.now.Load().Drain, d.halt, d.drained) && d.halted() {
+	d.engine.Drain(limit)
+	if !poll(20*time.Millisecond, limit, d.halt, d.drained) && d.halted() {
 		return
 	}
 	d.engine.Shut()
@@ -29,12 +30,12 @@ func (d *Daemon) drain() {
 		s.Fatal(protocol.Draining, "the daemon is stopping")
 		c.handling.Unlock()
 	}
-	part := time.NewTimer(partTime)
-	defer part.Stop()
+	over := time.NewTimer(stepTime)
+	defer over.Stop()
 	select {
 	case <-empty:
-	case <-part.C:
-		d.log.Warn("clients did not part", zap.String("event", "drain_cut"),
+	case <-over.C:
+		d.log.Warn("clients did not disconnect in time", zap.String("event", "drain_cut"),
 			zap.Int64("held", d.engine.Held()))
 	case <-d.halt:
 	}
@@ -54,13 +55,13 @@ func (d *Daemon) drained() bool {
 	return d.stores.queriesRunning() == 0 && d.engine.Unanswered() == 0
 }
 
-// settle waits for a bounded time until the stores have confirmed the releases, and know what they
-// have to keep.
+// settle waits for a bounded time until the stores have confirmed the releases, and know which
+// leases they have to keep.
 func (d *Daemon) settle() {
 	left := func() int {
 		return d.engine.Unanswered() + d.engine.PendingEnds() + d.engine.Unkept()
 	}
-	if !poll(5*time.Millisecond, partTime, nil, func() bool { return left() == 0 }) {
+	if !poll(5*time.Millisecond, stepTime, nil, func() bool { return left() == 0 }) {
 		d.log.Warn("releases not confirmed",
 			zap.String("event", "settle_cut"), zap.Int("waiting", left()))
 	}

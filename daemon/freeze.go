@@ -14,21 +14,19 @@ import (
 // ErrTakenOver is the error of Serve after a takeover.
 var ErrTakenOver = errors.New("another process has taken over")
 
-// longAgo is a deadline that has passed: it ends waits for a socket.
+// longAgo is a deadline that has passed. Reads and writes of a socket with that deadline return at
+// once.
 var longAgo = time.Unix(1, 0)
 
-// queryTime is how long a freeze waits for queries of stores before it cuts them.
+// queryTime is how long a freeze waits for queries of stores before it cancels them.
 const queryTime = 100 * time.Millisecond
 
 var errSlowFreeze = errors.New("store requests still in flight at the freeze deadline")
 
-// earlier returns a time to cut queries: t, or earlier if they would have less than half of the
-// time to end then.
-func earlier(t, end time.Time) time.Time {
-	if half := time.Now().Add(time.Until(end) / 2); half.Before(t) {
-		return half
-	}
-	return t
+// queryDeadline returns when a freeze that must be complete at end cancels the queries of stores.
+// It leaves at least half of the time for everything that the freeze does after that.
+func queryDeadline(end time.Time) time.Time {
+	return time.Now().Add(min(queryTime, time.Until(end)/2))
 }
 
 // transferWait is the longest time that a takeover or a reload waits for another one or for the
@@ -49,15 +47,15 @@ func (d *Daemon) lockTransferring() bool {
 }
 
 // freeze stops all client I/O, store requests, timers and forced unlocks until thaw or
-// endTransferred. It waits until end for the requests that are in flight. The caller holds
-// Daemon.transferring, and calls thaw even after an error.
+// markTransferred. It waits until end for the requests that are in flight. The caller holds
+// Daemon.transferring. After an error of freeze it calls thaw, as after success.
 //
-// First it stops the sources of requests: accept and the readers. Then it stops the timer and the
-// stores, which act by themselves. After that only the sessions' reapers can act. The writers
-// stop last, when no goroutine is left that could start one.
+// First freeze stops the sources of requests: accept and the readers. Then it stops the timer and
+// the stores, which act without requests. After that only the sessions' reapers can act. The
+// writers stop last, when no goroutine is left that could start one.
 func (d *Daemon) freeze(end time.Time) error {
 	d.freezing.Lock()
-	d.froze = time.Now()
+	d.frozeAt = time.Now()
 	d.cfg.Takeover(true)
 	d.frozen.Store(true)
 	d.mu.Lock()
@@ -66,13 +64,13 @@ func (d *Daemon) freeze(end time.Time) error {
 	_ = d.site.Listener.SetDeadline(longAgo)
 	d.accepting.Wait()
 	conns := d.connections()
-	for _, c := range conns {
+	for _, c := range conns { // all deadlines before the first wait, so that the readers end together
 		_ = c.sock.SetReadDeadline(longAgo)
 	}
 	for _, c := range conns {
 		c.reader.Wait()
 	}
-	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.queriesRunning) != nil {
+	if d.await(queryDeadline(end), d.stores.queriesRunning) != nil {
 		d.mu.Lock()
 		d.cutQueries(engine.ErrTakeover)
 		d.mu.Unlock()
@@ -131,9 +129,9 @@ func (d *Daemon) thaw() {
 	d.freezing.Unlock()
 }
 
-// endTransferred ends a freeze after a takeover. The other process serves from now on; this one
-// stays stopped.
-func (d *Daemon) endTransferred() {
+// markTransferred ends a freeze after a takeover. The other process serves from now on, and this
+// process only ends: Serve returns ErrTakenOver.
+func (d *Daemon) markTransferred() {
 	close(d.transferred)
 	d.freezing.Unlock()
 }
@@ -181,7 +179,7 @@ func (d *Daemon) connections() []*conn {
 	return slices.Collect(maps.Keys(d.conns))
 }
 
-// await waits until left returns 0, but not longer than to end.
+// await waits until left returns 0. It returns an error if that takes longer than until end.
 func (d *Daemon) await(end time.Time, left func() int) error {
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		n := left()
@@ -195,7 +193,7 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 	}
 }
 
-// pause stops new requests to the stores and events from them. Requests in flight continue. The
+// pause stops new requests to the stores, and events from them. Requests in flight continue. The
 // caller holds Daemon.transferring until resume, so the list of stores does not change.
 func (s *storeSet) pause() {
 	for _, v := range s.list() {
@@ -205,28 +203,29 @@ func (s *storeSet) pause() {
 	}
 }
 
-// cutIfDown cuts the batches in flight to stores that are down. Then the queued ops are refused,
-// and the requests that wait for them are answered.
+// cutIfDown cancels the batches in flight to stores that are down. The pumps then refuse the queued
+// ops, so that the requests that wait for them are answered before the freeze.
 func (s *storeSet) cutIfDown() {
 	for _, v := range s.list() {
 		v.pump.CutIfDown()
 	}
 }
 
-// resume ends a pause. It reports whether there was one.
-func (s *storeSet) resume() (was bool) {
+// resume ends a pause, and tells the stores that this process keeps them. It reports whether there
+// was a pause.
+func (s *storeSet) resume() (paused bool) {
 	for _, v := range s.list() {
 		if v.left {
 			v.left = false
 			v.Store.Capabilities().Mover.Stay()
 		}
 		if v.paused {
-			v.paused, was = false, true
+			v.paused, paused = false, true
 			v.pump.Resume()
 			v.upkeep.Resume()
 		}
 	}
-	return was
+	return paused
 }
 
 func (s *storeSet) list() []*runningStore {

@@ -11,26 +11,27 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// The side of the process that takes over.
+// This file has the successor's side of a takeover: it restores the state of the other process.
 
-// inherited has the state with which a daemon that has taken over begins.
+// inherited has what a successor does with its state when it begins to serve.
 type inherited struct {
 	conns []*conn
-	begin []func()
-	lost  []*engine.StoreLane
+	begin []func()            // start the stores whose state was passed on: see upstream.Mover
+	lost  []*engine.StoreLane // stores whose leases could not be taken over
 	gone  []*engine.StoreLane // stand-ins for stores that this process does not have
 }
 
-// Inherit makes a daemon that replaces the one that serves. If it returns without an error, the
-// other daemon serves no more. After an error the other daemon continues, and this process has to
-// end. cfg has the stores, each opened with its Successor.
+// Inherit makes a daemon that replaces the serving one. If it returns no error, the other daemon
+// has stopped serving. After an error the other daemon continues to serve, and this process has to
+// end. The caller has opened each store of cfg with its State.Successor.
 func Inherit(s *takeover.State, cfg Config) (*Daemon, error) {
 	cfg.defaults()
 	stores := make(map[string]string)
 	for _, st := range cfg.Stores {
 		stores[st.Name] = st.Key
 	}
-	if cfg.Commit != nil && s.Accepts(stores) { // before the other process freezes
+	// Commit comes before Receive, because it may take long, and Receive freezes the other process.
+	if cfg.Commit != nil && s.Accepts(stores) {
 		if err := cfg.Commit(); err != nil {
 			return nil, err
 		}
@@ -55,15 +56,15 @@ func Inherit(s *takeover.State, cfg Config) (*Daemon, error) {
 	return d, nil
 }
 
-// takeParked makes the daemon from a parked state. After an error no other daemon serves, so the
-// caller of Inherit can use cfg to serve anew.
+// takeParked makes the daemon from a parked state. After an error no daemon serves, so the caller
+// of Inherit may start a daemon without that state, with the same cfg.
 func takeParked(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err error) {
 	if was := s.Socket(); was != cfg.Socket {
-		return nil, fmt.Errorf("%w: its socket is %s, and this process serves %s",
+		return nil, fmt.Errorf("%w: it belongs to socket %s, and this process serves %s",
 			takeover.ErrParked, was, cfg.Socket)
 	}
 	given := cfg.Listener
-	if given != nil { // which the daemon that is made here closes if it fails
+	if given != nil { // take closes its listener after an error, and the caller may need given then
 		if cfg.Listener, err = listen.Duplicate(given); err != nil {
 			return nil, fmt.Errorf("%w: %w", takeover.ErrParked, err)
 		}
@@ -78,7 +79,7 @@ func takeParked(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon
 	return d, nil
 }
 
-// take makes the daemon. It changes nothing that the other process uses.
+// take makes the daemon from the received state. It changes nothing that the other process uses.
 func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err error) {
 	state, err := takeover.DecodeSnapshot(in.Snapshot)
 	if err != nil {
@@ -86,7 +87,7 @@ func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err 
 	}
 	var at *site
 	defer func() {
-		if err != nil && at != nil { // this process may make the sockets anew
+		if err != nil && at != nil { // so that this process can make the sockets itself
 			at.Close()
 		}
 	}()
@@ -97,7 +98,7 @@ func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err 
 		return nil, err
 	}
 	d.cfg.Takeover(true)
-	d.timer.Pause() // no client gets output before begin
+	d.timer.Pause() // the timer may send output, and no client may get any before begin
 	if d.inherited, err = d.inherit(s, state, in); err != nil {
 		d.abandonTakeover()
 		return nil, err
@@ -105,7 +106,8 @@ func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err 
 	return d, nil
 }
 
-// passedSite returns the site with the passed sockets, or makes the sockets if none were passed.
+// passedSite returns the site with the received sockets. A parked state in a file has no sockets,
+// so passedSite makes them.
 func passedSite(s *takeover.State, cfg *Config, in *takeover.Received) (at *site, err error) {
 	if lock := s.SocketLock(); lock != nil {
 		return lockedSite(cfg, lock)
@@ -116,7 +118,7 @@ func passedSite(s *takeover.State, cfg *Config, in *takeover.Received) (at *site
 		return nil, err
 	}
 	switch {
-	case cfg.Listener != nil: // the service manager has passed this process the socket anew
+	case cfg.Listener != nil: // this process has got the socket from the service manager, too
 		_ = at.Listener.Close()
 		at.Listener = cfg.Listener
 	case !s.OwnsSocket():
@@ -125,7 +127,7 @@ func passedSite(s *takeover.State, cfg *Config, in *takeover.Received) (at *site
 	return at, nil
 }
 
-// inherit restores the engine, the stores and the connections from the passed state.
+// inherit restores the engine, the stores and the connections from the received state.
 func (d *Daemon) inherit(
 	s *takeover.State, from *takeover.Snapshot, in *takeover.Received,
 ) (*inherited, error) {
@@ -145,7 +147,7 @@ func (d *Daemon) inherit(
 		state, there := from.Stores[v.lane.Name()]
 		mv := v.Store.Capabilities().Mover
 		switch {
-		case s.IsGone(v.lane.Name()): // the earlier process had another store of this name
+		case s.IsGone(v.lane.Name()): // the earlier process had a different store of this name
 		case there && mv != nil:
 			begin, err := mv.Arrive(state)
 			if err != nil {
@@ -168,6 +170,7 @@ func (d *Daemon) inherit(
 	return h, nil
 }
 
+// inheritConn restores the connection of session s from its state k.
 func (d *Daemon) inheritConn(
 	s *engine.Session, k *takeover.Conn, in *takeover.Received,
 ) (*conn, error) {
@@ -187,7 +190,7 @@ func (d *Daemon) inheritConn(
 		defer f.Close()
 		c.peer = d.peers.Adopt(f, c.processEnded)
 	}
-	s.Carry(c)
+	s.SetTransport(c)
 	if s.Killed() {
 		c.Kill()
 	}
@@ -197,13 +200,13 @@ func (d *Daemon) inheritConn(
 	return c, nil
 }
 
-// begin continues the inherited state, from the moment at which the other process froze.
+// begin starts to serve with the inherited state, as it was when the other process froze.
 func (d *Daemon) begin(h *inherited) {
 	d.admin.CloseUnused()
 	for _, begin := range h.begin {
 		begin()
 	}
-	// Abandon reroutes, too: this process' configuration may refuse some of the inherited waits.
+	// Abandon also applies this process's routes, which may refuse some of the inherited waits.
 	if !d.engine.Abandon(h.gone) {
 		d.log.Error("a store that this process does not have is still in use")
 	}
@@ -211,12 +214,11 @@ func (d *Daemon) begin(h *inherited) {
 		d.engine.NotTakenOver(sl)
 	}
 	for _, sl := range d.engine.Stores() {
-		if sl.Down() != nil { // the pump finds out whether it still is
+		if sl.Down() != nil { // the store may be up by now; otherwise its pump reports it as down again
 			d.engine.StoreUp(sl)
 		}
 	}
-	// It starts after these, because it brings news of the stores that is later than the takeover
-	// state.
+	// The stores start last, because their news is more recent than the takeover state.
 	d.stores.start()
 	for _, c := range h.conns {
 		c.awaitHello()

@@ -11,8 +11,8 @@ type Moved struct {
 	From, To upstream.Store
 }
 
-// Moved returns the held leases whose keys a reload has routed to another store. They stay where
-// they are until they are released.
+// Moved returns the held leases whose keys a reload has routed to another store. They stay at their
+// stores until they are released.
 func (d *Daemon) Moved() (list []Moved) {
 	stores := make(map[*engine.StoreLane]upstream.Store)
 	for _, v := range d.stores.list() {

@@ -26,7 +26,7 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 		_, err := c.Inspect(t.Context(), "a")
 		answered <- err
 	}()
-	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
+	eventually(t, "it waits", func() bool { return h.d.Totals().Throttled > 0 })
 	keys := make([][]byte, 20)
 	for i := range keys {
 		keys[i] = []byte{'k', byte('a' + i)}
@@ -45,7 +45,9 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 		}
 		fresh <- err
 	}()
-	eventually(t, "another waits", func() bool { return h.d.Totals().PutOff > int64(10*time.Second) })
+	eventually(t, "another waits", func() bool {
+		return h.d.Totals().Throttled > int64(10*time.Second)
+	})
 	h.claim().Close()
 	eventually(t, "it goes on, without limits", func() bool {
 		return h.d.Reload(serving(h.store)) == nil

@@ -56,7 +56,7 @@ func TestRateOfAUser(t *testing.T) {
 		t.Errorf("1,600 requests at 2,000 a second took %v", took)
 	}
 	// else the machine was slower
-	if off := h.d.Totals().PutOff; off == 0 && time.Since(began) < 600*time.Millisecond {
+	if off := h.d.Totals().Throttled; off == 0 && time.Since(began) < 600*time.Millisecond {
 		t.Error("nothing was put off")
 	}
 }
@@ -66,12 +66,12 @@ func TestRateOfAUserChanges(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})
 	inspectMany(t, c, 5000)
-	if off := h.d.Totals().PutOff; off != 0 {
+	if off := h.d.Totals().Throttled; off != 0 {
 		t.Errorf("%v were put off without a limit", time.Duration(off))
 	}
 	h.setRate(5)
 	inspectMany(t, c, 1)
-	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
+	eventually(t, "it is put off", func() bool { return h.d.Totals().Throttled > 0 })
 }
 
 // A program asks much faster than its user may. The user's other connections are answered
@@ -131,7 +131,7 @@ func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 	}
 	b.beyond(t, gs[0])
 	b.beyond(t, protocol.Grant{Deadline: gs[0].Deadline + uint64(patience/time.Millisecond)})
-	if off := h.d.Totals().PutOff; off < int64(10*patience) {
+	if off := h.d.Totals().Throttled; off < int64(10*patience) {
 		t.Errorf("requests were put off for %v only", time.Duration(off))
 	}
 }
@@ -151,8 +151,8 @@ func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 	if m := hasty.next(); m.Code != protocol.OK {
 		t.Fatalf("%+v", m)
 	}
-	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
-	before := h.d.Totals().PutOff
+	eventually(t, "it is put off", func() bool { return h.d.Totals().Throttled > 0 })
+	before := h.d.Totals().Throttled
 	for i := range uint64(3) {
 		b := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpPing, ID: 2 + i})
 		read := h.d.BytesRead()
@@ -164,7 +164,7 @@ func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 		}
 	}
 	// It waits after the third one, too, but may not have begun.
-	if off := time.Duration(h.d.Totals().PutOff - before); off > 3*time.Second {
+	if off := time.Duration(h.d.Totals().Throttled - before); off > 3*time.Second {
 		t.Errorf("three requests of the other connection were put off by %v", off)
 	}
 }
@@ -183,7 +183,7 @@ func TestADisconnectOfADelayedClientIsRelease(t *testing.T) {
 	if m := c.next(); m.Code != protocol.OK {
 		t.Fatalf("%+v", m)
 	}
-	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
+	eventually(t, "it waits", func() bool { return h.d.Totals().Throttled > 0 })
 	c.send(&protocol.Request{Op: protocol.OpPing, ID: 3})
 	_ = c.Close()
 	next.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: keys[7], TTL: 30_000,

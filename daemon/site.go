@@ -13,16 +13,16 @@ var (
 	ErrSocket = listen.ErrSocket
 )
 
-// site is where a daemon serves.
+// site has the sockets with which a daemon serves, and the lock file of the socket.
 type site struct {
-	takeover.Sockets // Admin has those admin listeners that another process has passed on
-	// shared is set while another process uses the same sockets and files. The takeover may still
-	// fail.
+	takeover.Sockets // Admin has only the admin listeners that another process has passed on
+	// shared is true until a takeover is committed. The other process still uses the same sockets and
+	// files, and keeps them if the takeover fails. So this process must not remove them.
 	shared bool
 }
 
-// newSite locks the socket for this process, and makes the socket unless another program has. It
-// returns takeover.ErrLeft if there is a parked state in a file.
+// newSite locks the socket for this process, and makes the socket unless another program has made
+// it. It returns takeover.ErrLeft if there is a parked state in a file.
 func newSite(cfg *Config) (*site, error) {
 	lock, err := listen.Lock(cfg.Socket)
 	if err != nil {
@@ -35,8 +35,8 @@ func newSite(cfg *Config) (*site, error) {
 	return lockedSite(cfg, lock)
 }
 
-// lockedSite makes the socket, which this process has locked, unless another program has made it.
-// It closes lock after an error.
+// lockedSite returns the site of a socket that this process has locked with the file lock. It makes
+// the socket unless another program has made it. After an error it has closed lock.
 func lockedSite(cfg *Config, lock *os.File) (at *site, err error) {
 	at = &site{Sockets: takeover.Sockets{Listener: cfg.Listener, Lock: lock}}
 	if cfg.Listener == nil {
@@ -48,16 +48,16 @@ func lockedSite(cfg *Config, lock *os.File) (at *site, err error) {
 	return at, nil
 }
 
-// closeSocket removes the socket, while the lock file is still held and the socket is surely this
-// daemon's.
-func (p *site) closeSocket(cfg *Config) {
-	_ = p.Listener.Close()
-	if cfg.Listener == nil && !p.shared {
+// closeSocket closes the socket, and removes it if this daemon owns it. The lock file is still
+// held, so no other daemon can have made a socket of that name.
+func (s *site) closeSocket(cfg *Config) {
+	_ = s.Listener.Close()
+	if cfg.Listener == nil && !s.shared {
 		_ = os.Remove(cfg.Socket)
 	}
 }
 
-func (p *site) close(cfg *Config) {
-	p.closeSocket(cfg)
-	p.Sockets.Close()
+func (s *site) close(cfg *Config) {
+	s.closeSocket(cfg)
+	s.Sockets.Close()
 }

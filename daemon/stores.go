@@ -15,11 +15,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// storeSet has the stores of a daemon, each with its pump and the goroutines that follow its
-// streams.
+// storeSet has the stores of a daemon. Each has a pump, and goroutines that follow the store's
+// hints and session.
 type storeSet struct {
 	d       *Daemon
-	asking  sync.Mutex   // held while a query reads a store
+	asking  sync.Mutex   // held while a query reads a store, so that one query runs at a time
 	using   sync.RWMutex // held for reading until a query has ended; locked after asking
 	queries atomic.Int64 // queries in progress or waiting
 
@@ -36,13 +36,14 @@ type runningStore struct {
 	upkeep *upstream.Upkeep
 	pump   *upstream.Pump // nil before start
 
-	failed, unregistered audit.Limiter
-	// gone means that the configuration no longer names the store, and that it has users. Guarded
-	// by Daemon.transferring.
-	gone bool
+	failed, unregistered audit.Limiter // of the log messages about failures
+	// dropped means that the configuration no longer names the store, which is closed once it has no
+	// users. Guarded by Daemon.transferring.
+	dropped bool
 
-	paused bool // used by the goroutine that freezes the daemon
-	left   bool // likewise; the store has been told that another process takes over
+	// The goroutine that freezes the daemon uses these.
+	paused bool // new requests are stopped
+	left   bool // Mover.Leave has told the store that another process takes over
 }
 
 func newStoreSet(d *Daemon) *storeSet {
@@ -51,9 +52,9 @@ func newStoreSet(d *Daemon) *storeSet {
 	return s
 }
 
-// ask runs a query of a store. One query runs at a time, because each takes time of the store that
-// locks need. The function that the query returns runs afterwards, concurrently with other queries,
-// because it waits for other hosts and not for the store.
+// ask runs a query of a store on a goroutine. One query runs at a time, because a query slows the
+// store down for the requests of locks. The function that the query returns runs afterwards,
+// concurrently with other queries, because it waits for other hosts and not for the store.
 func (s *storeSet) ask(q engine.Query) {
 	s.queries.Add(1)
 	s.d.wg.Go(func() {
@@ -140,9 +141,9 @@ func (s *storeSet) start() {
 func (s *storeSet) change(next *Serving) error {
 	list := next.Stores
 	all := s.list()
-	names := make(map[*runningStore]string)
+	oldNames := make(map[*runningStore]string)
 	for _, v := range all {
-		names[v] = v.lane.Name()
+		oldNames[v] = v.lane.Name()
 	}
 	s.rename(all, list)
 	var added []*runningStore
@@ -160,10 +161,10 @@ func (s *storeSet) change(next *Serving) error {
 		return s.d.engine.RouteAfter(next.Commit, next.Namespaces, next.Classes)
 	}()
 	if err != nil {
-		for v, name := range names {
+		for v, name := range oldNames {
 			s.d.engine.Rename(v.lane, name)
 		}
-		for _, v := range added { // without users, because no key was ever routed there
+		for _, v := range added { // they have no users, because no key was ever routed there
 			s.stopIfUnused(v)
 		}
 		return err
@@ -172,9 +173,9 @@ func (s *storeSet) change(next *Serving) error {
 	return nil
 }
 
-// rename gives the stores in all the names that list has for them. A store that is not in list is
-// being removed, and another store may have its name from now on. So it gets a name that no other
-// store has, not even another one that is being removed.
+// rename gives each running store in all the name that the configured stores in list have for it. A
+// store that is not in list is dropped, and another store may have its name from now on. So a
+// dropped store gets a name that no other store has, not even another dropped one.
 func (s *storeSet) rename(all []*runningStore, list []StoreConfig) {
 	taken := make(map[string]bool)
 	for _, st := range list {
@@ -204,7 +205,7 @@ func (v *runningStore) is(st StoreConfig) bool { return st.Store == v.Store }
 func (s *storeSet) closeDropped() error {
 	end := time.Now().Add(transferWait)
 	for _, v := range s.list() {
-		for v.gone && !s.closeIfUnused(v) {
+		for v.dropped && !s.closeIfUnused(v) {
 			if n := s.d.engine.LeasesAt(v.lane); n > 0 || time.Now().After(end) {
 				return fmt.Errorf("store %q is no longer in the configuration but still has "+
 					"%d keys, or requests in flight; they must be released first", v.Name, n)
@@ -215,12 +216,12 @@ func (s *storeSet) closeDropped() error {
 	return nil
 }
 
-// retire marks the stores for which gone returns true: each is closed once it has no users. It
-// takes the others back if an earlier call has marked them. Daemon.transferring is held.
-func (s *storeSet) retire(gone func(*runningStore) bool) {
+// retire drops the stores for which drop returns true: each is closed once it has no users. It
+// takes the others back if an earlier call has dropped them. Daemon.transferring is held.
+func (s *storeSet) retire(drop func(*runningStore) bool) {
 	for _, v := range s.list() {
-		was := v.gone
-		if v.gone = gone(v); v.gone && !was {
+		was := v.dropped
+		if v.dropped = drop(v); v.dropped && !was {
 			s.wg.Go(func() { s.closeWhenUnused(v) })
 		}
 	}
@@ -248,7 +249,7 @@ func (s *storeSet) tryClose(v *runningStore) bool {
 		return false
 	}
 	defer s.d.transferring.Unlock()
-	return !v.gone || s.closeIfUnused(v)
+	return !v.dropped || s.closeIfUnused(v)
 }
 
 // closeIfUnused stops a store and closes it on another goroutine. It returns false, and does
@@ -257,7 +258,7 @@ func (s *storeSet) closeIfUnused(v *runningStore) bool {
 	if !s.stopIfUnused(v) {
 		return false
 	}
-	v.gone = false
+	v.dropped = false
 	s.wg.Go(func() { // Close may wait for a reload, which may wait for transferring
 		s.using.Lock() // waits for the queries that found the store
 		//lint:ignore SA2001 see above
@@ -301,6 +302,7 @@ func (s *storeSet) close() {
 	}
 }
 
+// start starts the goroutines of the store.
 func (v *runningStore) start(d *Daemon) {
 	log := d.log.With(zap.String("store", v.Name))
 	v.pump = upstream.NewPump(v.Store, d.clock, upstream.Observer{
@@ -320,7 +322,7 @@ func (v *runningStore) start(d *Daemon) {
 			d.engine.StoreUp(v.lane)
 		},
 	})
-	v.pump.Suspect() // it may have been opened without a connection
+	v.pump.Suspect() // the store may have been opened without a connection
 	v.pump.Run(v.lane.Main())
 	v.pump.RunPatient(v.lane.Renewals())
 	if v.lane.Info().Pair {

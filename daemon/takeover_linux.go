@@ -14,10 +14,10 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// The side of the process that serves. Package takeover describes the messages.
+// This file has the serving process's side of a takeover. Package takeover describes the messages.
 
 const (
-	prepareTime = time.Minute     // for the other process to open its stores
+	prepareTime = time.Minute     // how long the successor may take to open its stores
 	maxFreeze   = 5 * time.Second // the longest freeze of this process
 	// ttlShare is the part of the shortest TTL that a freeze may last, because renewals wait.
 	ttlShare = 10
@@ -59,14 +59,14 @@ func (d *Daemon) transfer(c *net.UnixConn) {
 	}
 	d.log.Info("another process has taken over",
 		zap.String("event", "taken_over"), zap.Int("pid", other.PID),
-		zap.String("version", other.Version), zap.Duration("frozen_for", time.Since(d.froze)))
-	d.endTransferred()
+		zap.String("version", other.Version), zap.Duration("frozen_for", time.Since(d.frozeAt)))
+	d.markTransferred()
 }
 
 var errEnding = errors.New("the daemon has been told to end")
 
-// closeOnEnd closes c when End is called. The function that it returns stops the
-// watch and waits for its goroutine.
+// closeOnEnd closes c when End is called, which makes the takeover fail. The function that it
+// returns ends this and waits for the goroutine.
 func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 	done := make(chan struct{})
 	var watch sync.WaitGroup
@@ -100,7 +100,8 @@ func (g giver) Freeze(end time.Time) error { return g.d.freeze(end) }
 
 func (g giver) Thaw() { g.d.thaw() }
 
-// Commit tells the service manager which process serves, as far as that is known.
+// Commit tells the service manager that the successor is the main process, before write makes it
+// so. If write fails, Commit names this process again.
 func (g giver) Commit(successor takeover.Request, write func() error) error {
 	if isClosed(g.d.ending) {
 		return errEnding
@@ -128,12 +129,12 @@ func (g giver) Leave(files *takeover.Files) ([]byte, takeover.Contents, error) {
 			err = k.addTo(files)
 		}
 	}
-	contents.Files = len(files.All()) - before + 1
+	contents.Files = len(files.All()) - before + 1 // 1 for the memory file, which the caller adds
 	return snapshot, contents, err
 }
 
-// offer returns what the daemon offers to its successor, and the descriptors that belong to it. It
-// closes the stores that a reload has removed, or fails.
+// offer returns the daemon's offer to its successor, and the descriptors of the offered lock files.
+// It first closes the stores that a reload has dropped. It fails if one of them still has users.
 func (d *Daemon) offer() (o takeover.Offer, locks []int, err error) {
 	if err := d.stores.closeDropped(); err != nil {
 		return o, nil, err

@@ -12,12 +12,12 @@ import (
 
 type inherited struct{}
 
-// takeoverHandler is nil: no process can take over.
+// takeoverHandler returns nil, because no process can take over.
 func (*Daemon) takeoverHandler() func(*net.UnixConn) { return nil }
 
 func (*Daemon) begin(*inherited) {}
 
-// Inherit makes a daemon that replaces the one that serves.
+// Inherit makes a daemon that replaces the serving one.
 func Inherit(*takeover.State, Config) (*Daemon, error) { return nil, takeover.ErrRefused }
 
 // Park leaves the daemon's state to the next process.

@@ -59,9 +59,9 @@ func (t *turn) count(work int) {
 }
 
 // charge charges the user for the work of t that is not charged yet. It returns how long the
-// connection has to wait, and the limit that requires it. There is no wait if current, the limit
-// now, is another one. Nor is there one for no work, such as a part of a frame: the connection
-// has then waited already.
+// connection has to wait, and the limit that requires it. There is no wait if a reload has replaced
+// the limit, so that current is another one. Nor is there a wait without new work, for example
+// after a part of a frame: the connection has waited for earlier work already.
 func (t *turn) charge(current *engine.RateLimit, now int64) (*engine.RateLimit, time.Duration) {
 	l, cost, guaranteed := t.limit, t.uncharged, t.setup || t.uncharged <= 1
 	t.uncharged, t.setup = 0, false
@@ -83,9 +83,9 @@ func (c *conn) keepPace(t *turn) bool {
 		return true
 	}
 	c.d.audit.Throttled(c.s.Peer(), wait)
-	c.d.putOff.Add(uint64(wait))
-	if c.hello.Stop() { // the time does not count: the daemon does not read
-		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)
+	c.d.throttled.Add(uint64(wait))
+	if c.hello.Stop() { // the delay does not count against the client: the daemon does not read
+		defer c.hello.Reset(c.d.serving.Load().Limits.MaxSilent)
 	}
 	c.s.BeginDelay()
 	defer c.s.EndDelay()

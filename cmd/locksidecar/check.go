@@ -175,7 +175,7 @@ func explainStore(line func(what, format string, a ...any), p *plan, key string)
 		}
 	}
 	if p.there != nil {
-		line("name there", "%s", p.there(key))
+		line("name in the store", "%s", p.there(key))
 	}
 	line("scope", "%s", p.scope)
 	if p.session > 0 {
@@ -196,7 +196,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
 		line("at most", "%s held and %s waiting in the whole namespace",
-			many(n.MaxHolds), many(n.MaxWaiters))
+			numberOrAny(n.MaxHolds), numberOrAny(n.MaxWaiters))
 	}
 	line("when another host waits", "at most %d more handoffs on this host, in at most %v",
 		n.MaxHandoffs, n.MaxHandoffTime)
@@ -222,23 +222,23 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 
 // explainFences shows which store decides fences. second is the plan of the store in both.
 func explainFences(line func(what, format string, a ...any), n *config.Namespace, second *plan) {
-	lifted := ""
+	raised := ""
 	if n.FenceEpoch > 0 {
-		lifted = fmt.Sprintf("lifted by the epoch %d", n.FenceEpoch)
+		raised = fmt.Sprintf("raised by fence_epoch %d", n.FenceEpoch)
 	}
 	switch {
 	case n.Both == "" || second.can.rebase:
-		if lifted != "" {
-			line("fences", "%s", lifted)
+		if raised != "" {
+			line("fences", "%s", raised)
 		}
-	case lifted == "":
-		line("fences", "the first store decides them, until another host has fence_epoch too")
+	case raised == "":
+		line("fences", "the first store decides them, until another host also has a fence_epoch")
 	default:
-		line("fences", "the second store decides them, %s", lifted)
+		line("fences", "the second store decides them, %s", raised)
 	}
 }
 
-func many(n int) string {
+func numberOrAny(n int) string {
 	if n == 0 {
 		return "any number"
 	}

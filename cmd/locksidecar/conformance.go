@@ -47,7 +47,7 @@ The exit code is 0 if no scenario has failed, 1 if one has, and 64 on wrong usag
 			case program == "":
 				return usage("no client program is named: --client CMD")
 			case o.Timeout <= 0 || o.Jobs < 0:
-				return usage("--timeout has to be positive, --jobs too")
+				return usage("--timeout must be positive, and --jobs must not be negative")
 			}
 			o.Command = append([]string{program}, args...)
 			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)

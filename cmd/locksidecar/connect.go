@@ -105,7 +105,7 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 		cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// printed prints v, or the text that write writes of it.
+// printed prints v as JSON, or as text with the function write.
 func (m *Main) printed(output string, v any, write func(io.Writer) error) error {
 	if output == "json" {
 		return writeJSON(m.Stdout, v)

@@ -14,5 +14,5 @@
 // Goroutines: serve has the daemon's goroutines and one that receives signals. lock has the
 // client's, one that waits for the lock and one that watches it. top has the screen's, and one for
 // each request. Each command waits for its own goroutines. Lock order:
-// fleet.mu, then places.mu.
+// openStores.mu, then places.mu.
 package main

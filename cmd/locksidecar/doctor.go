@@ -53,10 +53,10 @@ func (m *Main) doctorCommand() *cobra.Command {
 	var socket, file, output string
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Find out why locks do not work on this host, and what helps",
+		Short: "Find out why locks do not work on this host, and how to repair that",
 		Long: `Check the socket and its permissions, the daemon and its version, the stores, the
 clock, the limits of file descriptors, the kernel, and the configuration. Each problem
-comes with what helps. The checks change nothing.
+comes with advice. The checks change nothing.
 
 The exit code is 0 if no check failed, and else 69. Warnings do not count.`,
 		Example: `  locksidecar doctor
@@ -90,7 +90,7 @@ The exit code is 0 if no check failed, and else 69. Warnings do not count.`,
 func (d *doctor) examine(ctx context.Context, file string) {
 	d.configuration(file)
 	d.path()
-	s := look(ctx, d.socket, "locksidecar doctor")
+	s := fetchStatus(ctx, d.socket, "locksidecar doctor")
 	d.daemon(s)
 	if s.Reachable {
 		d.stores(ctx, s)

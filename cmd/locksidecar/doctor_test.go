@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// doctor finds a store that is down, and says what helps.
+// doctor finds a store that is down, and gives advice.
 func TestDoctorFindsAStoreThatIsDown(t *testing.T) {
 	h := bareHost(t)
 	h.daemon = h.run("serve", "--upstream", "redis://127.0.0.1:1", "--outage", "local")

@@ -28,7 +28,7 @@ const (
 	exitLost        = 79
 )
 
-// exitCodesText is a variable, so that the program has it once.
+// exitCodesText is a variable and not a constant: the program then contains the text only once.
 var exitCodesText = `Exit codes:
 
     0  done; for lock: the command's own
@@ -41,7 +41,7 @@ var exitCodesText = `Exit codes:
    75  lock: the lock was not acquired (another code with -E);
        serve: another daemon serves this socket
    77  this user is not allowed to do that
-   79  lock: the lock was lost, and the command was ended for it
+   79  lock: the lock was lost, and so the command was ended
   126  lock: the command cannot be run
   127  lock: the command was not found
   128+n  ended by signal n; for lock: the command was, or lock while it waited
@@ -104,7 +104,7 @@ func clientExit(err error, socket string) error {
 			"name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
 	case errors.Is(err, fs.ErrPermission):
 		return exit(exitDenied, "this user (uid %d) may not connect to %s; 'locksidecar doctor' "+
-			"says what helps", os.Geteuid(), socket)
+			"gives advice", os.Geteuid(), socket)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return exit(exitUnavailable, "the daemon at %s does not answer", socket)
 	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout),

@@ -17,9 +17,12 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// The service manager keeps descriptors between a daemon that ends and the next one (sd_notify(3),
-// FDSTORE=1). Each descriptor has a name, because the manager returns them in no particular order.
+// This file parks the daemon's state with the service manager, and finds a parked state. The
+// manager keeps the descriptors between a daemon that ends and the next one (sd_notify(3),
+// FDSTORE=1).
 
+// keptPrefix begins the names of the kept descriptors. Their numbers follow, because the manager
+// returns the descriptors in no particular order.
 const keptPrefix = "locksidecar."
 
 func keptName(i int) string { return keptPrefix + strconv.Itoa(i) }
@@ -27,9 +30,9 @@ func keptName(i int) string { return keptPrefix + strconv.Itoa(i) }
 // keptWithin bounds the time that the manager may take to accept all descriptors.
 const keptWithin = 5 * time.Second
 
-// leave parks the daemon's state with the manager for the next process. If it returns false, the
+// park parks the daemon's state with the manager for the next process. If it returns false, the
 // daemon has to drain.
-func (s *server) leave() bool {
+func (s *server) park() bool {
 	if at, _ := s.m.Env("NOTIFY_SOCKET"); at == "" || !s.conf.KeepOverRestart {
 		return false
 	}
@@ -40,12 +43,12 @@ func (s *server) leave() bool {
 			return fmt.Errorf("the manager keeps %d descriptors (FileDescriptorStoreMax=), "+
 				"and there are %d", n, len(files))
 		}
-		return s.toManager(func(c *net.UnixConn) error {
+		return s.withManager(func(c *net.UnixConn) error {
 			for i, fd := range files {
 				// FDPOLL=0: the manager must not drop the descriptor of a client that has gone, because the
 				// next process needs all descriptors.
 				state := "FDSTORE=1\nFDNAME=" + keptName(i) + "\nFDPOLL=0"
-				if err := sayWith(c, state, fd); err != nil {
+				if err := sendWithFD(c, state, fd); err != nil {
 					return err
 				}
 			}
@@ -59,9 +62,9 @@ func (s *server) leave() bool {
 	return err == nil
 }
 
-// found returns the parked state of an earlier process. It returns nil if there is none, or if it
-// cannot be used.
-func (s *server) found(kept []*os.File) *takeover.State {
+// findParked returns the state that an earlier process has parked with the manager. It returns nil
+// if there is none, or if it cannot be used.
+func (s *server) findParked(kept []*os.File) *takeover.State {
 	if len(kept) == 0 {
 		return nil
 	}
@@ -70,9 +73,9 @@ func (s *server) found(kept []*os.File) *takeover.State {
 		names = append(names, f.Name())
 	}
 	state, err := takeover.FindParked(kept)
-	// The manager must drop the descriptors first. A third process must not find them again, and the
-	// file locks among them last while any process has them open.
-	gone := s.toManager(func(c *net.UnixConn) error {
+	// The manager drops the descriptors before this process serves: a later process must not find them
+	// again, and a file lock lasts while any process has its descriptor open.
+	removal := s.withManager(func(c *net.UnixConn) error {
 		for _, name := range names {
 			if _, err := c.Write([]byte("FDSTOREREMOVE=1\nFDNAME=" + name)); err != nil {
 				return err
@@ -80,9 +83,9 @@ func (s *server) found(kept []*os.File) *takeover.State {
 		}
 		return nil
 	})
-	if err != nil || gone != nil {
+	if err != nil || removal != nil {
 		s.log.Error("parked state of the last process cannot be used",
-			zap.String("event", "parked_unusable"), zap.Error(errors.Join(err, gone)))
+			zap.String("event", "parked_unusable"), zap.Error(errors.Join(err, removal)))
 	}
 	if err != nil {
 		return nil
@@ -90,9 +93,9 @@ func (s *server) found(kept []*os.File) *takeover.State {
 	return state
 }
 
-// foundInFile returns the parked state of an earlier process that is in a file. It returns nil if
+// findInFile returns the state that an earlier process has parked in a file. It returns nil if
 // there is none, or if it cannot be used.
-func (s *server) foundInFile() *takeover.State {
+func (s *server) findInFile() *takeover.State {
 	state, err := takeover.FindInFile(s.conf.Socket)
 	if err != nil {
 		s.log.Error("detached holds of the last process cannot be taken over; they end at the store",
@@ -101,17 +104,17 @@ func (s *server) foundInFile() *takeover.State {
 	return state
 }
 
-// match finds the stores of the parked state that the configuration does not have, and logs that
-// their locks are lost.
-func (s *server) match(needs []*need) {
-	if s.fleet.takeover == nil {
+// matchParked finds the stores of a parked state that the configuration does not have, and logs
+// that their locks are lost.
+func (s *server) matchParked(needs []*need) {
+	if s.stores.takeover == nil {
 		return
 	}
 	keys := make(map[string]string, len(needs))
 	for _, d := range needs {
 		keys[d.name] = d.publicKey()
 	}
-	for _, name := range s.fleet.takeover.Match(keys) {
+	for _, name := range s.stores.takeover.Match(keys) {
 		s.log.Error("the last process has left locks at a store that the configuration does not "+
 			"have, or not as it was then: they are lost, and end at the store with their TTLs; "+
 			"to keep locks, reload a changed configuration before a restart",
@@ -119,19 +122,19 @@ func (s *server) match(needs []*need) {
 	}
 }
 
-// giveUp discards a parked state that cannot be taken over, so that this process can serve without
-// it.
-func (s *server) giveUp(why error) {
-	s.fleet.takeover.Discard()
-	s.fleet.takeover = nil
+// discardParked discards a parked state that cannot be taken over, so that this process can serve
+// without it.
+func (s *server) discardParked(why error) {
+	s.stores.takeover.Discard()
+	s.stores.takeover = nil
 	s.log.Error("parked state of the last process cannot be taken over: its clients' connections "+
 		"and locks are lost, and this process serves anew",
 		zap.String("event", "parked_unusable"), zap.Error(why))
 }
 
-// toManager calls tell with a connection to the manager, and waits until the manager has read
-// everything that was sent.
-func (s *server) toManager(tell func(*net.UnixConn) error) error {
+// withManager calls tell with a connection to the manager, and waits until the manager has read
+// everything that was sent: it closes the pipe that comes with BARRIER=1 only then.
+func (s *server) withManager(tell func(*net.UnixConn) error) error {
 	at, _ := s.m.Env("NOTIFY_SOCKET")
 	nc, err := net.DialTimeout("unixgram", at, tellWithin)
 	if err != nil {
@@ -151,7 +154,7 @@ func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	raw, err := w.SyscallConn()
 	if err == nil {
 		var sent error
-		err = raw.Control(func(fd uintptr) { sent = sayWith(c, "BARRIER=1", int(fd)) })
+		err = raw.Control(func(fd uintptr) { sent = sendWithFD(c, "BARRIER=1", int(fd)) })
 		err = errors.Join(err, sent)
 	}
 	_ = w.Close()
@@ -165,9 +168,9 @@ func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	return nil
 }
 
-// sayWith sends a state and a descriptor to the manager. Package net cannot send a descriptor on a
-// connected socket.
-func sayWith(c *net.UnixConn, state string, fd int) error {
+// sendWithFD sends a state and a descriptor to the manager. Package net cannot send a descriptor on
+// a connected socket.
+func sendWithFD(c *net.UnixConn, state string, fd int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -180,9 +183,9 @@ func sayWith(c *net.UnixConn, state string, fd int) error {
 	return errors.Join(err, os.NewSyscallError("sendmsg", sent))
 }
 
-// split separates the descriptors that an earlier process has left from the sockets that the
-// manager has made.
-func split(given []*os.File) (sockets, kept []*os.File) {
+// splitGiven separates the descriptors that an earlier process has parked from the sockets that the
+// manager has made. It returns the parked ones in their original order.
+func splitGiven(given []*os.File) (sockets, kept []*os.File) {
 	numbers := make(map[*os.File]int)
 	for _, f := range given {
 		n, err := strconv.Atoi(strings.TrimPrefix(f.Name(), keptPrefix))

@@ -19,15 +19,15 @@ func (c *closing) Close() error { c.n++; return nil }
 // it again. Then the daemon stops using it twice. (Close can take that long: it waits up to 5 s for
 // each request in flight.)
 func TestAStoreIsLeftTwice(t *testing.T) {
-	f := newFleet(zap.NewNop())
+	all := newOpenStores(zap.NewNop())
 	st := &closing{}
-	f.open["a"], f.needs["a"] = st, &need{key: "a"}
-	f.used = map[string]bool{} // after the third reload; the daemon now stops using the store twice
-	f.left("a")
+	all.open["a"], all.needs["a"] = st, &need{key: "a"}
+	all.used = map[string]bool{} // after the third reload; the daemon now stops using the store twice
+	all.closeUnused("a")
 	defer func() {
 		if r := recover(); r != nil {
 			t.Errorf("the daemon panics: %v", r)
 		}
 	}()
-	f.left("a")
+	all.closeUnused("a")
 }

@@ -101,7 +101,7 @@ func (j *job) acquire(ctx context.Context) error {
 		cancel()
 		<-got
 		if j.client != nil {
-			if j.keep > 0 { // a grant that crosses the withdrawal is read and given back first
+			if j.keep > 0 { // a kept lock outlives the connection, so a late grant is given back first
 				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 				_, _ = j.client.Ping(ctx)
 				cancel()
@@ -133,7 +133,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 		defer cancel()
 	}
 	began := time.Now()
-	// the refusal of an acquire has more details than the refusal of an acquire-many
+	// A single key uses acquire, not acquire-many, because its refusal has more details.
 	var h *client.Hold
 	switch {
 	case len(j.keys) == 1:

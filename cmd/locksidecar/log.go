@@ -21,7 +21,7 @@ func (m *Main) console(c config.Log) bool {
 	return c.Format == "console" || c.Format == "auto" && run.IsTerminal(m.Stderr)
 }
 
-// logs has the outputs of the daemon. Nothing is sampled, because no line about a lock may be
+// logs has the outputs of the daemon. No output is sampled, because no line about a lock may be
 // missing.
 type logs struct {
 	main  *zap.Logger

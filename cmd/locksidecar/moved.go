@@ -12,13 +12,13 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// needsByStore returns what each open store was opened for.
-func (f *fleet) needsByStore() map[upstream.Store]*need {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	needs := make(map[upstream.Store]*need, len(f.open))
-	for key, st := range f.open {
-		needs[st] = f.needs[key]
+// needsByStore returns the need that each open store was opened for.
+func (all *openStores) needsByStore() map[upstream.Store]*need {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	needs := make(map[upstream.Store]*need, len(all.open))
+	for key, st := range all.open {
+		needs[st] = all.needs[key]
 	}
 	return needs
 }
@@ -37,7 +37,7 @@ func share(a, b []*plan) bool {
 // is now in that store and in another one. Hosts that use the other store could then get the lock.
 func (s *server) refuseMoved(p *proposal) error {
 	var first, store string
-	n, needs := 0, s.fleet.needsByStore()
+	n, needs := 0, s.stores.needsByStore()
 	for _, m := range s.Moved() {
 		from, to := needs[m.From], needs[m.To]
 		if from == nil || to == nil || !from.shares(to) || len(from.plans) >= len(to.plans) {
@@ -63,7 +63,7 @@ func (s *server) refuseMoved(p *proposal) error {
 // warnMoved logs which locks are still held in a store that their keys have left.
 func (s *server) warnMoved() {
 	type way struct{ from, to *need }
-	count, needs := make(map[way]int), s.fleet.needsByStore()
+	count, needs := make(map[way]int), s.stores.needsByStore()
 	for _, m := range s.Moved() {
 		count[way{needs[m.From], needs[m.To]}]++
 	}

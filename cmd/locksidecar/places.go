@@ -10,9 +10,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// seen is what this daemon has seen of the servers of a store. A reload may open the same store
-// anew: with another password or time limit, or as a part of a pair. The new connections then
-// continue from what was seen. The connections of a process that takes over continue from it, too.
+// seen records what this daemon has seen of the servers of a store, so that it notices a server
+// that has lost data. A reload may open the same store again: with another password or time limit,
+// or as a part of a pair. The new connections use the same record. So does a process that takes
+// over.
 type seen struct {
 	fences *upstream.FenceClock // for Redis, MySQL and PostgreSQL: the bases and the clock
 	high   *atomic.Int64        // for etcd and ZooKeeper: the highest revision or transaction id
@@ -25,7 +26,7 @@ type places struct {
 	seen map[string]*seen // guarded by mu
 }
 
-// at returns what has been seen at a place.
+// at returns the record of a place, which it makes if there is none.
 func (p *places) at(place string) *seen {
 	fresh := &seen{fences: upstream.NewFenceClock(renewer.Boottime), high: new(atomic.Int64)}
 	if p == nil {
@@ -49,10 +50,10 @@ type passedOn struct {
 	High   int64
 }
 
-// leave returns what a successor has to know before it opens the stores. It includes stores that
-// cannot be taken over: their locks are lost, but the successor must still notice a server that has
-// lost data. It does not include what this process sees later. The floors of the bases that this
-// process grants meanwhile come with the locks.
+// leave returns the records for a successor, which needs them before it opens the stores. It
+// includes stores that cannot be taken over: their locks are lost, but the successor must still
+// notice a server that has lost data. Anything that this process sees later is missing, but the
+// floors of the bases that it grants later come with the locks.
 func (p *places) leave() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()

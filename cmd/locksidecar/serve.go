@@ -66,7 +66,7 @@ trace context are exported as spans, by OTLP over HTTP.
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			again := func() (*proposal, error) { return m.load(file, cmd.Flags()) }
+			loadConfig := func() (*proposal, error) { return m.load(file, cmd.Flags()) }
 			w := watcher{}
 			if watched {
 				if w.file = m.Env.File(file); w.file == "" {
@@ -74,11 +74,11 @@ trace context are exported as spans, by OTLP over HTTP.
 				}
 				w.used, _ = os.Stat(w.file)
 			}
-			p, err := again()
+			p, err := loadConfig()
 			if err != nil {
 				return err
 			}
-			return m.serve(cmd.Context(), p, takeover, again, w)
+			return m.serve(cmd.Context(), p, takeover, loadConfig, w)
 		},
 	}
 	configFlag(cmd, &file)
@@ -122,24 +122,25 @@ func upstreams() (all []string) {
 // server is a daemon with its configuration and its stores.
 type server struct {
 	*daemon.Daemon
-	m     *Main
-	conf  *config.Config
-	plans map[string]*plan          // plans of the stores in conf
-	again func() (*proposal, error) // reads the configuration again
-	fleet *fleet
-	log   *zap.Logger
-	level zap.AtomicLevel
-	// watched means that the daemon reloads by itself, so it has to repeat what was refused.
+	m          *Main
+	conf       *config.Config
+	plans      map[string]*plan          // plans of the stores in conf
+	loadConfig func() (*proposal, error) // reads and checks the configuration
+	stores     *openStores
+	log        *zap.Logger
+	level      zap.AtomicLevel
+	// watched means that the daemon reloads by itself. Then no user repeats a reload that was refused,
+	// so the daemon has to.
 	watched bool
 }
 
 // serve runs the daemon until a signal or the end of ctx. Everything ends in the reverse order of
 // its start.
 func (m *Main) serve(
-	ctx context.Context, p *proposal, takeOver bool, again func() (*proposal, error), w watcher,
+	ctx context.Context, p *proposal, takeOver bool, loadConfig func() (*proposal, error), w watcher,
 ) error {
 	c := p.conf
-	made, kept, err := activated(c)
+	listener, kept, err := activated(c)
 	if err != nil {
 		return err
 	}
@@ -152,29 +153,29 @@ func (m *Main) serve(
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
 	threads := tuning.NewThreads(m.Env)
-	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log,
-		level: out.level, watched: w.file != ""}
-	defer s.fleet.end()
-	s.fleet.takeover = s.found(kept)
-	starting, told := sig.starting(ctx)
-	if takeOver && s.fleet.takeover == nil {
+	s := &server{m: m, conf: c, plans: p.plans, loadConfig: loadConfig, stores: newOpenStores(log),
+		log: log, level: out.level, watched: w.file != ""}
+	defer s.stores.closeAll()
+	s.stores.takeover = s.findParked(kept)
+	starting, stopWatching := sig.starting(ctx)
+	if takeOver && s.stores.takeover == nil {
 		err = s.claim(starting)
 	}
-	if err == nil && s.fleet.takeover == nil {
-		s.fleet.takeover = s.foundInFile()
+	if err == nil && s.stores.takeover == nil {
+		s.stores.takeover = s.findInFile()
 	}
 	begin := func() error {
-		if err := s.arrive(); err != nil {
+		if err := s.adoptSeen(); err != nil {
 			return err
 		}
-		s.match(p.needs)
-		return s.fleet.use(starting, p, func(serving daemon.Serving) (err error) {
+		s.matchParked(p.needs)
+		return s.stores.use(starting, p, func(serving daemon.Serving) (err error) {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-				Listener:    made,
+				Listener:    listener,
 				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Takeover: threads.Takeover,
 				TakenOver: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(),
-				Version: thisBuild().Version, Seen: s.fleet.seen.leave}
-			if s.fleet.takeover != nil {
+				Version: thisBuild().Version, Seen: s.stores.seen.leave}
+			if s.stores.takeover != nil {
 				return s.inherit(cfg)
 			}
 			s.Daemon, err = daemon.Listen(cfg)
@@ -184,15 +185,15 @@ func (m *Main) serve(
 	if err == nil {
 		err = begin()
 	}
-	if errors.Is(err, takeover.ErrLeft) { // its process has ended while this one opened its stores
-		s.fleet.takeover = s.foundInFile()
+	if errors.Is(err, takeover.ErrLeft) { // the earlier process ended while this one opened its stores
+		s.stores.takeover = s.findInFile()
 		err = begin()
 	}
 	if errors.Is(err, takeover.ErrParked) {
-		s.giveUp(err)
+		s.discardParked(err)
 		err = begin()
 	}
-	first := told()
+	first := stopWatching()
 	if first != nil && err != nil {
 		log.Info("stopped by a signal before serving",
 			zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
@@ -205,7 +206,7 @@ func (m *Main) serve(
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
 	load.Go(func() { threads.FollowLoad(following, m.Env, s.Daemon) })
-	load.Go(func() { s.feed(following) })
+	load.Go(func() { s.feedWatchdog(following) })
 	if w.file != "" {
 		go w.watch(following, sig.wantReload)
 	}
@@ -214,53 +215,53 @@ func (m *Main) serve(
 	return s.drive(ctx, sig, first)
 }
 
-// drive serves until the first signal to end, which cancels a reload in progress and starts the
-// drain. The second signal ends the drain at once. first is the first signal to end if it arrived
-// during the start, and otherwise nil.
+// drive serves until the first signal to end. That signal cancels a reload in progress, and then
+// the daemon parks its state or drains. The second signal ends the daemon at once. first is the
+// first signal to end if it arrived during the start, and otherwise nil.
 func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	s.tell(sd.SdNotifyReady)
-	working, rest := context.WithCancel(ctx)
-	rested := make(chan struct{})
+	working, stopWork := context.WithCancel(ctx)
+	workDone := make(chan struct{}) // closed when no reload and no start of a successor is in progress
 	go func() {
-		defer close(rested)
+		defer close(workDone)
 		retry := time.AfterFunc(reloadAgain, sig.wantReload)
 		retry.Stop()
 		defer retry.Stop()
 		sig.work(working, func() {
-			if err := s.reload(working); s.watched && passing(err) {
+			if err := s.reload(working); s.watched && mayPassLater(err) {
 				retry.Reset(reloadAgain)
 			}
-		}, s.callSuccessor)
+		}, s.startSuccessor)
 	}()
-	defer func() { rest(); <-rested }()
-	var cut os.Signal
-	var idle <-chan struct{} // the channel rested after the first signal to end; nil before
-	told := func(sig os.Signal) {
+	defer func() { stopWork(); <-workDone }()
+	var second os.Signal
+	var mayDrain <-chan struct{} // workDone after the first signal to end; nil before
+	beginEnd := func(sig os.Signal) {
 		s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
 		s.End()
-		rest()
-		idle = rested
+		stopWork()
+		mayDrain = workDone
 	}
 	if first != nil {
-		told(first)
+		beginEnd(first)
 	}
 	for {
 		select {
 		case err := <-served:
 			passed := errors.Is(err, daemon.ErrTakenOver)
 			if passed {
-				s.fleet.pass()
+				s.stores.markPassed()
 			}
 			switch {
 			case err != nil && !passed:
 				return exit(exitInternal, "serve: %w", err)
-			case cut != nil:
-				return exitWith(signalCode(cut))
-			case passed && first == nil:
+			case second != nil:
+				return exitWith(signalCode(second))
+			case passed && first == nil: // the daemon has logged the takeover
 				return nil
 			}
 			s.log.Info("stopped", zap.String("event", "stopped"))
@@ -268,30 +269,30 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 		case got := <-sig.end:
 			if first == nil {
 				first = got
-				told(got)
+				beginEnd(got)
 				continue
 			}
-			cut = got
+			second = got
 			s.log.Warn("told to end at once",
 				zap.String("event", "signal"), zap.Stringer("signal", got))
 			s.Stop()
-		case <-idle:
-			idle = nil
+		case <-mayDrain:
+			mayDrain = nil
 			s.tell(sd.SdNotifyStopping)
-			if !s.leave() {
+			if !s.park() {
 				drain()
 			}
 		}
 	}
 }
 
-// reloadAgain is the pause before a watched configuration is read again that was refused for a
-// passing reason.
+// reloadAgain is the pause before a daemon reads its watched configuration again, which was refused
+// for a reason that may pass.
 const reloadAgain = 10 * time.Second
 
-// passing reports whether the same configuration may be accepted later: a store cannot be reached,
-// locks have to be released first, or another process takes over.
-func passing(err error) bool {
+// mayPassLater reports whether the same configuration may be accepted later: a store cannot be
+// reached, locks have to be released first, or another process takes over.
+func mayPassLater(err error) bool {
 	e, ok := errors.AsType[*exitError](err)
 	return ok && (e.code == exitUnavailable || e.code == exitTryAgain) ||
 		errors.Is(err, daemon.ErrBusy)
@@ -314,9 +315,9 @@ func (s *server) reload(ctx context.Context) error {
 	return nil
 }
 
-// read reads the configuration and the files that it names. One of them may be a pipe, or on a file
-// system that does not answer. So read returns when ctx ends, even if the goroutine that reads is
-// still blocked.
+// read reads the configuration and the files that it names. A read can block without end: a file
+// may be a pipe, or its file system may not answer. So read returns when ctx ends, even if its
+// goroutine is still blocked.
 func (s *server) read(ctx context.Context) (*proposal, error) {
 	type outcome struct {
 		*proposal
@@ -324,9 +325,9 @@ func (s *server) read(ctx context.Context) (*proposal, error) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		p, err := s.again()
+		p, err := s.loadConfig()
 		if err == nil {
-			err = s.fixed(p.conf)
+			err = s.checkRestart(p.conf)
 		}
 		done <- outcome{p, err}
 	}()
@@ -338,8 +339,8 @@ func (s *server) read(ctx context.Context) (*proposal, error) {
 	}
 }
 
-// fixed returns an error if a setting has changed that needs a restart.
-func (s *server) fixed(c *config.Config) error {
+// checkRestart returns an error if a setting has changed that needs a restart.
+func (s *server) checkRestart(c *config.Config) error {
 	for _, f := range config.Settings() {
 		if was, is := f.Value(s.conf), f.Value(c); f.Restart && was != is {
 			return fmt.Errorf("%s (%s): it is %q, and changing it to %q needs a restart",
@@ -349,11 +350,12 @@ func (s *server) fixed(c *config.Config) error {
 	return nil
 }
 
+// change makes the daemon use the configuration p, or returns an error and changes nothing.
 func (s *server) change(ctx context.Context, p *proposal) error {
 	if err := s.refuseMoved(p); err != nil {
 		return err
 	}
-	if err := s.fleet.use(ctx, p, s.Reload); err != nil {
+	if err := s.stores.use(ctx, p, s.Reload); err != nil {
 		return err
 	}
 	s.warnMoves(p)
@@ -363,7 +365,7 @@ func (s *server) change(ctx context.Context, p *proposal) error {
 	return nil
 }
 
-// warnMoves logs which keys go to another store without a step in which they are in both stores.
+// warnMoves logs which keys move to another store without a step in which they are in both stores.
 func (s *server) warnMoves(p *proposal) {
 	told := make(map[string]bool)
 	for _, n := range append(p.conf.AllNamespaces(), s.conf.AllNamespaces()...) {

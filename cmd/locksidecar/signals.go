@@ -31,7 +31,7 @@ func (s *daemonSignals) stop() {
 	signal.Stop(s.successor)
 }
 
-// wantReload acts as SIGHUP does.
+// wantReload has the same effect as SIGHUP.
 func (s *daemonSignals) wantReload() {
 	select {
 	case s.reload <- syscall.SIGHUP:
@@ -39,9 +39,9 @@ func (s *daemonSignals) wantReload() {
 	}
 }
 
-// starting returns a context that ends with the first signal to end. told stops watching for that
-// signal, and returns it, or nil if there was none.
-func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, told func() os.Signal) {
+// starting returns a context that ends with the first signal to end. The function stop stops
+// watching for that signal, and returns it, or nil if there was none.
+func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, stop func() os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	var got os.Signal
 	var watch sync.WaitGroup
@@ -59,9 +59,9 @@ func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, told f
 	}
 }
 
-// work calls reload and successor as signals come, one at a time, until ctx ends. A pending
-// reload is done before a successor is called, because the successor reads the same configuration
-// and must find the same stores here.
+// work calls reload and successor as signals come, one at a time, until ctx ends. It carries out a
+// pending reload before it calls successor: the successor reads the new configuration, and must
+// find the same stores here.
 func (s *daemonSignals) work(ctx context.Context, reload, successor func()) {
 	for {
 		select {

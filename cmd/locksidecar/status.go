@@ -57,8 +57,8 @@ type limitsView struct {
 	MaxTTLMS     uint64 `json:"max_ttl_ms"`
 }
 
-// look asks the daemon for its status. It leaves out fields that are not known.
-func look(ctx context.Context, socket, name string) *status {
+// fetchStatus asks the daemon for its status. It leaves out fields that are not known.
+func fetchStatus(ctx context.Context, socket, name string) *status {
 	s := &status{Socket: socket}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -117,7 +117,7 @@ daemon. The exit code is 0 if both answer, and else 69.`,
 			if err != nil {
 				return err
 			}
-			s := look(cmd.Context(), path, "locksidecar status")
+			s := fetchStatus(cmd.Context(), path, "locksidecar status")
 			if s.Reachable {
 				s.askMoved(cmd.Context())
 			}
@@ -188,7 +188,7 @@ store answers. Else it is 69, and the reason is on standard error.`,
 			if err != nil {
 				return err
 			}
-			s := look(cmd.Context(), path, "locksidecar health")
+			s := fetchStatus(cmd.Context(), path, "locksidecar health")
 			switch {
 			case s.Ready:
 				return nil

@@ -20,7 +20,7 @@ import (
 // activated returns the socket that the manager has created, or nil if there is none. It also
 // returns the descriptors that an earlier process has parked with the manager.
 func activated(c *config.Config) (found *net.UnixListener, kept []*os.File, err error) {
-	sockets, kept := split(activation.Files(true))
+	sockets, kept := splitGiven(activation.Files(true))
 	for _, f := range sockets {
 		l, err := net.FileListener(f)
 		_ = f.Close()
@@ -31,12 +31,13 @@ func activated(c *config.Config) (found *net.UnixListener, kept []*os.File, err 
 		}
 		return nil, nil, exit(exitUsage, "the service manager has passed an unknown socket (%s); "+
 			"this daemon serves %s (%s)",
-			name(l), c.Socket, c.FromPath("socket"))
+			listenerName(l), c.Socket, c.FromPath("socket"))
 	}
 	return found, kept, nil
 }
 
-func name(l net.Listener) string {
+// listenerName describes a listener in a message; l is nil if the descriptor is something else.
+func listenerName(l net.Listener) string {
 	if l == nil {
 		return "not a listening socket"
 	}
@@ -46,8 +47,8 @@ func name(l net.Listener) string {
 // tellWithin bounds how long a write to the manager may block.
 const tellWithin = time.Second
 
-// tell sends a state to the manager. The library's own function waits forever for a manager that
-// does not read.
+// tell sends a state to the manager, if there is one. It does not use the function of go-systemd,
+// which waits forever for a manager that does not read.
 func (s *server) tell(state string) {
 	at, _ := s.m.Env("NOTIFY_SOCKET")
 	if at == "" {
@@ -70,8 +71,9 @@ func (s *server) tellReloading() {
 	s.tell(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec())
 }
 
-// feed notifies the manager's watchdog while renewals make progress. It blocks until ctx ends.
-func (s *server) feed(ctx context.Context) {
+// feedWatchdog notifies the manager's watchdog while renewals make progress. It blocks until ctx
+// ends.
+func (s *server) feedWatchdog(ctx context.Context) {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
 		return

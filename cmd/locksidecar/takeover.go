@@ -47,18 +47,18 @@ func (s *server) claim(ctx context.Context) error {
 		s.log.Warn("locks in these stores cannot be taken over, and will be lost",
 			zap.String("event", "takeover_without"), zap.Strings("stores", lost))
 	}
-	s.fleet.takeover = state
+	s.stores.takeover = state
 	return nil
 }
 
-// arrive adopts what the other process has seen of its stores, before the stores are opened.
-func (s *server) arrive() error {
-	e := s.fleet.takeover
-	if e == nil {
+// adoptSeen adopts what the other process has seen of its stores, before this process opens them.
+func (s *server) adoptSeen() error {
+	state := s.stores.takeover
+	if state == nil {
 		return nil
 	}
-	err := s.fleet.seen.arrive(e.Seen())
-	if err != nil && e.Parked() {
+	err := s.stores.seen.arrive(state.Seen())
+	if err != nil && state.Parked() {
 		err = fmt.Errorf("%w: %w", takeover.ErrParked, err)
 	}
 	return err
@@ -66,28 +66,28 @@ func (s *server) arrive() error {
 
 // inherit creates the daemon that replaces the other one.
 func (s *server) inherit(cfg daemon.Config) (err error) {
-	state := s.fleet.takeover
+	state := s.stores.takeover
 	if s.Daemon, err = daemon.Inherit(state, cfg); err != nil {
-		if errors.Is(err, takeover.ErrParked) { // the comment of giveUp explains this
+		if errors.Is(err, takeover.ErrParked) { // serve discards the state, and begins without it
 			return err
 		}
-		s.fleet.takeover = nil
+		s.stores.takeover = nil
 		if e, ok := errors.AsType[*exitError](err); ok { // an error of Commit
 			return e
 		}
 		state.Close() // so that the other process does not wait
 		return exit(exitTryAgain, "take over from process %d, which %s: %w",
-			state.PID(), whatBecame(s.conf.Socket), err)
+			state.PID(), fateOf(s.conf.Socket), err)
 	}
-	s.fleet.takeover = nil
+	s.stores.takeover = nil
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", state.PID()))
 	return nil
 }
 
-// whatBecame describes the state of the daemon at socket, whose takeover has failed: it may have
-// been told to end, or killed, while this process opened the stores. This process does not serve
-// in its place, because a signal to end has precedence over a takeover.
-func whatBecame(socket string) string {
+// fateOf describes the state of the daemon at socket, whose takeover has failed. The daemon may
+// have been told to end, or killed, while this process opened the stores. This process does not
+// serve in its place, because a signal to end has precedence over a takeover.
+func fateOf(socket string) string {
 	c := newAdminClient(socket)
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
@@ -103,20 +103,20 @@ func whatBecame(socket string) string {
 	return "continues to serve"
 }
 
-// pass records that another process continues with the stores.
-func (f *fleet) pass() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.passed = true
+// markPassed records that another process continues with the stores.
+func (all *openStores) markPassed() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.passed = true
 }
 
 // tellMain tells the manager which process is the daemon from now on.
 func (s *server) tellMain(pid int) { s.tell(fmt.Sprintf("MAINPID=%d", pid)) }
 
-// callSuccessor starts the installed program, which may be another version, to take over.
-func (s *server) callSuccessor() {
+// startSuccessor starts the installed program, which may be another version, to take over.
+func (s *server) startSuccessor() {
 	err := func() error {
-		self, err := os.Executable() // the path may have another version by now
+		self, err := os.Executable() // the file of that name may be another version by now
 		if err != nil {
 			return err
 		}
@@ -130,9 +130,9 @@ func (s *server) callSuccessor() {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		s.log.Info("successor called", zap.String("event", "successor_called"),
+		s.log.Info("successor started", zap.String("event", "successor_called"),
 			zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
-		go func() {
+		go func() { // if the takeover succeeds, this process ends before the successor
 			err := cmd.Wait()
 			if errors.Is(s.Ready(), engine.ErrDraining) {
 				s.log.Error("takeover canceled: the successor has ended, and this process ends",

@@ -215,7 +215,7 @@ func (o *unlockOptions) named(semaphore bool) string {
 	return terminal.Clean(o.key)
 }
 
-// write prints whose holds have been ended, and when the key is free.
+// write prints the holders whose holds were ended, and when the key is free.
 func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 	key := terminal.Clean(o.key)
 	var all []error

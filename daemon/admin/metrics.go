@@ -100,8 +100,8 @@ var (
 	descSessions = desc("sessions", "Connected clients.")
 	descOldest   = desc("oldest_hold_seconds",
 		"For how long the oldest hold has been held; 0 without any.")
-	descCycles = desc("wait_cycles_total", "Cycles of owners that wait for each other.")
-	descPutOff = desc("throttled_seconds_total",
+	descCycles    = desc("wait_cycles_total", "Cycles of owners that wait for each other.")
+	descThrottled = desc("throttled_seconds_total",
 		"Total delay of requests from users over their request rate.")
 	descFaults = desc("protocol_errors_total",
 		"Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
@@ -124,7 +124,8 @@ func (m metrics) Collect(out chan<- prometheus.Metric) {
 	s.gauge(descSessions, float64(t.Sessions))
 	s.gauge(descOldest, seconds(t.Oldest))
 	s.counter(descCycles, t.Cycles)
-	s.out <- prometheus.MustNewConstMetric(descPutOff, prometheus.CounterValue, seconds(t.PutOff))
+	s.out <- prometheus.MustNewConstMetric(descThrottled, prometheus.CounterValue,
+		seconds(t.Throttled))
 	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow,
 		protocol.Limit} {
 		s.counter(descFaults, t.Faults[c], c.String())

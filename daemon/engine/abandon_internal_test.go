@@ -88,7 +88,7 @@ func TestAnEngineTakesASnapshotWithoutOneOfItsStores(t *testing.T) {
 				t.Fatal(len(sessions), err)
 			}
 			k := &losses{T: t, sink: sink{s: sessions[0]}}
-			sessions[0].Carry(k)
+			sessions[0].SetTransport(k)
 			sessions[0].Swap(nil) // what was not written yet
 			if !next.Abandon([]*StoreLane{in}) {
 				t.Error("something refers to the store")
@@ -140,7 +140,7 @@ func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := &sink{s: sessions[0]}
-	sessions[0].Carry(k)
+	sessions[0].SetTransport(k)
 	if !next.e.Abandon([]*StoreLane{in}) {
 		t.Error("something refers to the store")
 	}

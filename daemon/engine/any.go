@@ -10,8 +10,9 @@ import (
 )
 
 // anyAcquire is an acquire-any in progress. It tries its keys one by one as long as this host can
-// answer without a store, and begins with a key that the host can grant. Once a store has to answer,
-// and has not granted the key, it tries all remaining keys at once. Then it waits for all keys.
+// answer without a store, and begins with a key that the host can grant. Once a store has to
+// answer, and has not granted the key, it tries all remaining keys at once. Then it waits for all
+// keys.
 //
 // Each key is an acquire of its own in its lock table, a part. The tables grant at most one part:
 // see Claim. So there is never a second hold that would have to be given back. A lease that a store
@@ -19,23 +20,24 @@ import (
 type anyAcquire struct {
 	several
 
-	// decided means that m has been granted or has failed. The first who sets it concludes m.
+	// decided means that m has been granted or has failed. Claim sets it, for one caller only, which
+	// then ends m.
 	decided atomic.Bool
 
-	// Used by one function at a time: see proceed.
+	// Used by one goroutine at a time: see beginRequests.
 	start  int  // the key that is tried first
 	tried  int  // number of keys that have been tried, from start on
 	asking bool // a store has been asked for a key
 
 	// guarded by mu
-	waiting   bool      // the parts wait; before, they try
+	waiting   bool      // the parts wait for their keys; before, they try
 	open      int       // parts that are not answered, and one more while parts are being requested
 	parts     []bool    // by key: requested and not answered
 	refusals  []refusal // by key
 	left      int64     // the shortest time that is known until a key is free; -1 for none
-	by        int       // the key whose answer has decided m; -1 for none
+	decidedBy int       // the key whose answer has decided m; -1 for none
 	granted   bool      // that answer is a grant
-	concluded bool      // … and has been passed on
+	concluded bool      // that answer has been passed on to the client
 }
 
 // part is the acquire of one key of an anyAcquire.
@@ -48,8 +50,9 @@ type part struct {
 // Claim implements cache.Choice.
 func (m *anyAcquire) Claim() bool { return m.decided.CompareAndSwap(false, true) }
 
+// acquireAny begins an acquire-any.
 func (s *Session) acquireAny(q *protocol.Request, now int64, a *followUp) {
-	m := &anyAcquire{left: -1, by: -1, open: 1,
+	m := &anyAcquire{left: -1, decidedBy: -1, open: 1,
 		parts: make([]bool, len(q.Keys)), refusals: make([]refusal, len(q.Keys))}
 	if _, ok := m.begin(s, q, now, a); !ok {
 		return
@@ -61,8 +64,8 @@ func (s *Session) acquireAny(q *protocol.Request, now int64, a *followUp) {
 	m.ask(s.engine, now, a)
 }
 
-// first returns the key to begin with: one that the owner holds, or else one whose lease is idle on
-// this host, or else another one for each request.
+// first returns the index of the key to begin with: a key that the owner holds, or else one whose
+// lease is idle on this host. Without either, each request begins with another key.
 func (m *anyAcquire) first(e *Engine, now int64) int {
 	best, have := int(e.anyStart.Add(1)%uint64(len(m.keys))), cache.HereNothing
 	for i := range m.keys {
@@ -81,13 +84,15 @@ func (m *anyAcquire) first(e *Engine, now int64) int {
 
 // proceed continues m when no part is left that could still be answered.
 func (m *anyAcquire) proceed(e *Engine, now int64, a *followUp) {
-	if m.idle() {
+	if m.beginRequests() {
 		m.ask(e, now, a)
 	}
 }
 
-// idle reports whether m has to continue. If so, it counts the caller as one that requests parts.
-func (m *anyAcquire) idle() bool {
+// beginRequests reports whether m has to request more parts: all requested parts are answered, and
+// m is not decided. If so, it counts the caller in open, so that no other goroutine requests parts
+// until the caller subtracts itself.
+func (m *anyAcquire) beginRequests() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.open > 0 || m.decided.Load() {
@@ -97,11 +102,12 @@ func (m *anyAcquire) idle() bool {
 	return true
 }
 
-// ask requests the next parts until one has to be waited for, or m is decided.
+// ask requests the next parts until a part is not answered at once, or m is decided. The caller is
+// counted in open.
 func (m *anyAcquire) ask(e *Engine, now int64, a *followUp) {
-	for more := true; more; more = m.idle() {
+	for more := true; more; more = m.beginRequests() {
 		m.mu.Lock()
-		waited := m.waiting
+		waited := m.waiting // all parts have waited for their keys, without success
 		m.waiting = m.tried == len(m.keys)
 		m.mu.Unlock()
 		switch {
@@ -121,8 +127,8 @@ func (m *anyAcquire) ask(e *Engine, now int64, a *followUp) {
 	}
 }
 
-// try tries the next key. It continues until a store has to answer. If a store has answered before,
-// it tries all the keys that are left.
+// try tries the next keys, until a store has to answer. If a store has been asked before, it tries
+// all the keys that are left.
 func (m *anyAcquire) try(e *Engine, now int64, a *followUp) {
 	one := !m.asking
 	for m.tried < len(m.keys) && !m.decided.Load() {
@@ -154,13 +160,15 @@ func (m *anyAcquire) request(e *Engine, n int, now int64, a *followUp) {
 	m.parts[n] = true
 	m.mu.Unlock()
 	m.askOne(e, n, &q, now, a, func(sh *shard) {
-		if m.decided.Load() { // since the last check: then conclude may have been here already
+		// m may have been decided since the last check, and endParts may have run before this part was
+		// in the queue.
+		if m.decided.Load() {
 			sh.table.CancelInternal(m.s.core, p, now, &sh.out)
 		}
 	})
 }
 
-// record takes in the answer to a part. A grant is passed on to the client at once, so that a later
+// record records the answer to a part. It passes a grant on to the client at once, so that a later
 // loss comes after it.
 func (p part) record(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	m, granted := p.anyAcquire, msg.Kind == cache.MsgGranted
@@ -178,7 +186,7 @@ func (p part) record(e *Engine, msg *cache.Message, now int64, a *followUp) {
 		}
 	}
 	if granted || p.fails(m.refusals[p.n].code) && m.Claim() {
-		m.by, m.granted = p.n, granted
+		m.decidedBy, m.granted = p.n, granted
 	}
 }
 
@@ -195,8 +203,9 @@ func (p part) refusal(msg *cache.Message) refusal {
 	return refusal{msg.Code, fmt.Sprintf("%q: %s", p.keys[p.n], failText(msg))}
 }
 
-// fails reports whether a refusal of p with the code c refuses the whole request. A try that cannot
-// have one key may have another. An owner that holds one key shared can wait for the others.
+// fails reports whether a refusal of p with the code c refuses the whole request. After the refusal
+// of a try, another key may still be granted. An owner that holds one key shared can wait for the
+// others.
 func (p part) fails(c protocol.Code) bool {
 	switch c {
 	case protocol.Timeout:
@@ -211,7 +220,7 @@ func (p part) fails(c protocol.Code) bool {
 func (p part) answered(e *Engine, _ *cache.Message, now int64, a *followUp) {
 	m := p.anyAcquire
 	m.mu.Lock()
-	ours := m.by == p.n && !m.concluded
+	ours := m.decidedBy == p.n && !m.concluded
 	m.concluded = m.concluded || ours
 	granted := m.granted
 	m.mu.Unlock()
@@ -253,8 +262,8 @@ func (m *anyAcquire) withdraw(e *Engine, now int64, a *followUp) {
 	m.fail(0, now, a)
 }
 
-// refuse ends m, none of whose keys can be had. If a key has failed, its code is the answer, or else
-// busy, or else upgrade.
+// refuse ends m because none of its keys was granted. The answer is the code of a key that has
+// failed; without one, busy; without a busy key, upgrade.
 func (m *anyAcquire) refuse(now int64, a *followUp) {
 	rank := func(c protocol.Code) int {
 		switch c {

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// cycles detects rings of owners on this host that wait for each other. Only the
-// end of a wait, or a release out of order, ends such a ring. It checks when
-// keepalives are due, because every session with a hold gets keepalives.
+// cycles detects rings of owners on this host that wait for each other. Only the end of a wait, or
+// a release by an owner that waits, ends such a ring. The check runs when keepalives are due,
+// because every session with a hold gets keepalives.
 type cycles struct {
 	count atomic.Uint64 // rings found
 
-	// Of Tick alone.
+	// Used by Tick alone.
 	next int64           // no check before this time
 	seen map[string]bool // the rings of the last check; true for those that were reported
 }
@@ -34,14 +34,14 @@ type owner struct{ session, owner uint64 }
 type edge struct {
 	to     owner
 	req    uint64
-	any    *anyAcquire // that the request is; nil for any other
+	any    *anyAcquire // the request, if it is an acquire-any; else nil
 	key    string
 	client *string
 }
 
-// findCycles reports each ring that two checks in a row have found. A check visits
-// the shards one after the other, so a single one could find a ring of waits that
-// never existed at the same time.
+// findCycles reports each ring that two checks in a row have found. A check visits the shards one
+// after the other, so a single check could find a ring of waits that never existed at the same
+// time.
 func (e *Engine) findCycles(now int64, all []*Session) {
 	c := &e.cycles
 	if e.observer == nil || now < c.next {
@@ -50,13 +50,13 @@ func (e *Engine) findCycles(now int64, all []*Session) {
 	c.next = now + int64(cycleEvery)
 	seen := make(map[string]bool)
 	for _, ring := range rings(withoutFree(e.waits(all))) {
-		sign := signature(ring)
-		told, twice := c.seen[sign]
-		if twice && !told {
+		id := signature(ring)
+		reported, twice := c.seen[id]
+		if twice && !reported {
 			c.count.Add(1)
 			e.observer.WaitCycle(cycleWaits(ring))
 		}
-		seen[sign] = twice
+		seen[id] = twice
 	}
 	c.seen = seen
 }
@@ -90,9 +90,9 @@ func (e *Engine) waits(all []*Session) map[owner][]edge {
 	return graph
 }
 
-// withoutFree removes from graph the waits of each acquire-any that has a way out: for one of its
+// withoutFree removes from graph the waits of each acquire-any that is not blocked: for one of its
 // keys, no holder on this host is stuck. An owner is stuck if one of its requests waits for a stuck
-// owner, or is an acquire-any without a way out. withoutFree returns graph.
+// owner, or is an acquire-any that is blocked. withoutFree returns graph.
 func withoutFree(graph map[owner][]edge) map[owner][]edge {
 	b := blocks{into: make(map[owner][]step), n: make(map[owner]int),
 		holders: make(map[anyKey]int), keys: make(map[*anyAcquire]int)}
@@ -127,12 +127,12 @@ func withoutFree(graph map[owner][]edge) map[owner][]edge {
 	return graph
 }
 
-// blocks counts what keeps owners stuck. At first every owner that waits counts as stuck.
+// blocks counts the waits that keep owners stuck. At first every owner that waits counts as stuck.
 type blocks struct {
 	into    map[owner][]step    // the waits for each stuck owner
 	n       map[owner]int       // requests of each owner that wait for stuck owners, once for each
 	holders map[anyKey]int      // stuck holders of each key of an acquire-any
-	keys    map[*anyAcquire]int // keys with such holders
+	keys    map[*anyAcquire]int // keys of each acquire-any that have such holders
 }
 
 type anyKey struct {
@@ -151,7 +151,7 @@ func (b *blocks) add(graph map[owner][]edge, x step) {
 		b.n[x.from]++
 	case x.any == nil:
 	case !stuck:
-		b.keys[x.any] += 0 // so that it is known
+		b.keys[x.any] += 0 // add an entry: withoutFree needs one for each acquire-any
 	default:
 		if b.holders[k]++; b.holders[k] > 1 {
 			return
@@ -162,8 +162,8 @@ func (b *blocks) add(graph map[owner][]edge, x step) {
 	}
 }
 
-// remove counts a wait for an owner that is not stuck any more. It reports whether the waiting owner
-// is not stuck any more either.
+// remove counts a wait for an owner that is not stuck any more. It reports whether the waiting
+// owner is not stuck any more either.
 func (b *blocks) remove(x step) bool {
 	if x.any != nil {
 		k := anyKey{x.any, x.key}
@@ -230,7 +230,7 @@ func sortedOwners(graph map[owner][]edge) []owner {
 	return all
 }
 
-// signature is the same for the same ring, wherever it is entered.
+// signature returns a string that identifies a ring, whichever owner the search began with.
 func signature(ring []step) string {
 	parts := make([]string, len(ring))
 	for n, s := range ring {

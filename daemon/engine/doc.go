@@ -6,16 +6,19 @@
 //
 // # The path of a request
 //
-// An acquire of a lock passes through these files, in this order. Reading them needs no others,
-// except for the fields of a lease (cache/table.go). Acquires of permits are in cache/semaphore.go.
+// An acquire of a lock passes through these files, in this order. A reader needs no others, except
+// for the fields of a lease (cache/table.go) and the words in the package comment of cache. The
+// functions that the path calls in other files do what their names and the comments at the calls
+// say. Acquires of permits are in cache/semaphore.go.
 //
 //  1. daemon/conn.go (read, handle) reads bytes from the socket.
 //  2. request.go (ReceiveUpTo, handle, acquire) cuts a frame, decodes it with package protocol, and
-//     checks what needs no table.
+//     makes the checks that need no table.
 //  3. shard.go (lockKey) locks the shard of the key and finds its route.
-//  4. cache/acquire.go (Acquire) answers re-entries, and refuses what cannot be granted.
+//  4. cache/acquire.go (Acquire) answers re-entries, and refuses acquires that cannot succeed.
 //  5. cache/queue.go (enqueue) queues the request.
-//  6. cache/advance.go (advance) has the queue served, and decides what to request of the store.
+//  6. cache/advance.go (advance) has the queue served, and decides on the next request to the
+//     store.
 //  7. cache/grant.go (serveQueue, grant) gives holds to the waiters that may hold now.
 //  8. session.go (send) encodes the answer into the outbox of its session. In shard.go,
 //     carryOutAndUnlock calls it and unlocks the shard, and finish then has the outbox written, by

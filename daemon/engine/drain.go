@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Drain refuses new acquires and all waiters from now on, and tells every session that the daemon
-// goes away.
+// Drain refuses all waiters, and new acquires from now on. It tells every session that the daemon
+// is stopping, and that holders have the time drain.
 func (e *Engine) Drain(drain time.Duration) {
 	e.draining.Store(true)
 	a := getFollowUp()
@@ -34,8 +34,8 @@ func (e *Engine) Shut() {
 	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
 }
 
-// ShutDetached counts and logs the detached holds as lost whose stores free their keys when this
-// process ends.
+// ShutDetached ends the detached holds whose stores free their keys when this process ends, and
+// counts and logs them as lost.
 func (e *Engine) ShutDetached() {
 	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) { t.ShutDetached(now, out) })
 }
@@ -91,8 +91,8 @@ func (e *Engine) PendingEnds() (n int) {
 	return n
 }
 
-// Unkept counts the leases whose stores have yet to be told that they are kept after the end of the
-// daemon.
+// Unkept counts the leases with a keep whose stores do not know yet that they have to keep them
+// after the end of the daemon.
 func (e *Engine) Unkept() (n int) {
 	for i := range e.shards {
 		sh := e.lock(i)

@@ -13,7 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The engine as a whole: its settings, its parts, its limits, and the work that is due by time.
+// This file has the engine itself, its settings, and the work that is due at certain times.
 
 // Settings configures an engine.
 type Settings struct {
@@ -25,8 +25,8 @@ type Settings struct {
 	InFlight  int // maximum number of batches in flight, for each lane of a store
 	BatchSize int
 	Survey    int    // maximum number of holds in one part of a survey; 0 for maxSurvey
-	Wakes     int    // as maxWakes, if not 0
-	FirstID   uint64 // of sessions
+	Wakes     int    // replaces maxWakes, if not 0
+	FirstID   uint64 // the number before the first session's
 	Trace     bool   // acquires with a trace context become spans
 	// Step is called between two steps of work that visits one table after the other, while no
 	// shard is locked. Other events can come between the steps. It is for the simulator; nil for

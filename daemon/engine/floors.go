@@ -8,9 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Fence floors over reloads. See cache.Table.Carry.
+// This file carries the fence floors over a reload: see cache.Table.Carry.
 
-// rerouted describes keys whose store or fence_epoch has changed: those with one prefix, except
+// rerouted describes keys whose store or fence_epoch has changed: the keys with one prefix, except
 // keys with a longer prefix that either configuration names.
 type rerouted struct {
 	was, is *route
@@ -18,10 +18,10 @@ type rerouted struct {
 	given   uint64 // an upper bound of the bases that the store of was has itself given
 }
 
-// follow makes r the present routes. It does so with all shards' mutexes held, because an acquire
-// uses the routes of the moment in which it has its shard's mutex. In the same moment the floors
-// move with the keys from store to store, and holds and waiters begin to count in their new
-// namespaces. No other code holds the mutexes of two shards.
+// follow makes r the present routes. At the same moment, the floors move with the keys from store
+// to store, and holds and waiters begin to count in their new namespaces. So follow holds the
+// mutexes of all shards: an acquire reads the routes while it holds its shard's mutex, and sees
+// either everything or nothing of the change. No other code holds the mutexes of two shards.
 func (e *Engine) follow(r *routeTable) {
 	for i := range e.shards {
 		e.lock(i)
@@ -63,7 +63,9 @@ func (e *Engine) carryFloors(was, is *routeTable) (changed []rerouted) {
 		}
 		changed = append(changed, c)
 	}
-	for _, c := range changed { // later, because keys may go in a circle
+	// Only after all floors are known, because keys may move in a circle, for example between two
+	// stores.
+	for _, c := range changed {
 		for i := range e.shards {
 			e.shards[i].table.Carry(c.is.core, c.known)
 		}
@@ -90,9 +92,9 @@ func (e *Engine) reportFalls(changed []rerouted) {
 }
 
 // continues reports whether the keys keep a store that has itself given the highest base. Then the
-// order of that store, or the rules for two stores at once, keep fences rising. The fence_epoch of
-// a single store with an order of its own is part of its fences and must not fall meanwhile. Two
-// stores apply their fence_epoch themselves.
+// order of that store, or the rules of a pair, keep fences rising. The fence_epoch of a single
+// store that orders its bases itself is part of its fences, so it must not be lower now. A pair
+// applies its fence_epoch itself.
 func (c *rerouted) continues() bool {
 	return c.was.StoreLane != c.is.StoreLane && c.was.shares(c.is.StoreLane) &&
 		c.given == c.known &&
@@ -107,8 +109,8 @@ func (sl *StoreLane) shares(o *StoreLane) bool {
 	})
 }
 
-// routing writes or reads the routes. The next process may have another configuration; then it
-// carries the floors as a reload does.
+// routing writes or reads the routes. A process that takes over with another configuration carries
+// the floors as a reload does.
 func (m *snapshotCoder) routing() {
 	var all []*route
 	if !m.Reading {

@@ -12,15 +12,15 @@ import (
 )
 
 // An inspect with the flag holders is answered with the holders' names. This host's holders come
-// from its table. The holders on other hosts come from the store, where each daemon has an entry (see
-// upstream.Registrar).
+// from its table. The holders on other hosts come from the store, where each daemon has an entry
+// (see upstream.Registrar).
 
 // MaxHolders limits the holders of a key in one answer.
 const MaxHolders = 64
 
 const (
-	holderTime = 2 * time.Second // that the store has for all queries of one answer
-	holderSize = 2048            // bytes of one holder in a frame, at most
+	holderTime = 2 * time.Second // how long all queries for one answer may take at the store
+	holderSize = 2048            // the largest size of one holder in a frame, in bytes
 )
 
 // inspectHolders answers an inspect with the flag holders. If the answer needs the store, which may

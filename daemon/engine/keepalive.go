@@ -24,15 +24,15 @@ func (e *Engine) keepaliveBy(at int64) {
 	}
 }
 
-// A survey precedes each keepalive: it visits all holds of the session. Surveys of several sessions
-// take turns, and pause for other work: to visit a million holds at once would delay everything
-// else for a quarter of a second. A survey takes up to an eighth of the time between two
-// keepalives, to keep the delays short.
+// A survey precedes each keepalive: it visits all holds of the session, to find the time that the
+// keepalive can state. Surveys of several sessions take turns, and pause for other work: to visit a
+// million holds at once would delay everything else for a quarter of a second. The pauses spread a
+// survey over up to an eighth of the time between two keepalives.
 const (
 	maxSurvey      = 2048 // holds in one part, of all sessions together
 	surveyTurn     = 512  // holds of one session before the next one's turn
 	surveyCost     = 16   // cost of the keepalive itself, in holds
-	surveyPart     = 8    // the part of the time between two keepalives that surveys may take
+	surveyPart     = 8    // surveys may take this part of the time between two keepalives: 1/8
 	surveyPauseMin = int64(time.Millisecond)
 	surveyPauseMax = 5 * surveyPauseMin
 )
@@ -43,13 +43,13 @@ type survey struct {
 	at    int64 // when the session's keepalive was due
 	every int64 // time between its keepalives
 	w     cache.Watermark
-	left  uint64 // the shards that are still to be visited
-	begun bool   // the first of these has been visited in part
+	left  uint64 // the set of shards that are still to be visited
+	begun bool   // the first of these shards has been visited in part
 }
 
-// keepalives sends each session with holds, when it is due, a keepalive: the time until which every
-// hold is valid that the session has not been told is lost. It returns when it has to be called
-// next.
+// keepalives sends a keepalive to each session with holds for which one is due. A keepalive states
+// a time: every hold that was not reported lost is valid until then. keepalives returns when it has
+// to be called next.
 func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	if e.nextKeepalive.Load() <= now {
 		e.nextKeepalive.Store(cache.Forever)
@@ -71,9 +71,9 @@ func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	return e.surveyAt
 }
 
-// beginKeepalive begins a session's survey if it is due. The keepalive takes grants that are made
-// during the survey into account by the session's floor. A grant that is made after the keepalive
-// is queued reaches the client later, and a keepalive does not apply to later grants.
+// beginKeepalive begins a session's survey if it is due. The survey does not visit holds that are
+// granted meanwhile; the session's floor takes them into account. A grant that is made after the
+// keepalive is queued reaches the client later, and a keepalive does not apply to later grants.
 func (e *Engine) beginKeepalive(s *Session, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +154,7 @@ func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.surveyed = false
-	// Without a TTL, s has only holds that were granted since. They have set the next keepalive.
+	// Without a TTL, the survey has found no hold. Holds that were granted since have set keepaliveAt.
 	if w.TTL != 0 {
 		until = min(until, s.floor)
 		if until > now && !s.killed && !s.ended.Load() {
@@ -176,9 +176,9 @@ func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 }
 
 // hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to
-// answer it. That is not so if a reload has just required the heartbeat, and keepalives were less
-// frequent before. Nor is it so if the daemon was stopped: then the answer may have arrived without
-// having been read.
+// answer it. It has not if a reload has just required the heartbeat, because keepalives were less
+// frequent before. Nor has it if the daemon was stopped, because the answer may have arrived
+// without having been read.
 func (s *Session) hadTime(v *survey, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,6 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
+// errAlone refuses a multi-acquire that has a degraded grant, because a reload has set outage:
+// fail.
 var errAlone = errors.New("the store is down, and a reload has ended grants without it")
 
 // multiAcquire is a multi-acquire in progress. First it tries all its keys at once, as one batch
@@ -18,7 +20,7 @@ var errAlone = errors.New("the store is down, and a reload has ended grants with
 // wait for each other.
 type multiAcquire struct {
 	several
-	order []int // of keys
+	order []int // the indices of the keys, in byte order of the keys
 
 	// guarded by mu
 	at        int              // an index in order: the keys before it are held
@@ -116,12 +118,12 @@ func (m *multiAcquire) recordGrant(e *Engine, n int, msg *cache.Message, now int
 
 // triesAnswered continues m when all tries are answered.
 func (m *multiAcquire) triesAnswered(e *Engine, now int64, a *followUp) {
-	if m.ended(e, now, a) {
+	if m.endIfOver(e, now, a) {
 		return
 	}
 	m.mu.Lock()
-	free := func(n int) bool { return !m.held[n] }
-	first := slices.IndexFunc(m.order, free)
+	missing := func(n int) bool { return !m.held[n] }
+	first := slices.IndexFunc(m.order, missing)
 	if first < 0 {
 		m.at = len(m.order)
 		m.mu.Unlock()
@@ -130,7 +132,7 @@ func (m *multiAcquire) triesAnswered(e *Engine, now int64, a *followUp) {
 	}
 	// A refusal that a wait cannot change ends the request at once, whichever key it concerns.
 	bad := slices.IndexFunc(m.order, func(n int) bool {
-		return free(n) && (m.refusals[n].code != protocol.Busy || m.q.Wait == 0)
+		return missing(n) && (m.refusals[n].code != protocol.Busy || m.q.Wait == 0)
 	})
 	m.at = max(first, bad)
 	m.mu.Unlock()
@@ -144,9 +146,9 @@ func (m *multiAcquire) triesAnswered(e *Engine, now int64, a *followUp) {
 	m.wait(e, now, a)
 }
 
-// ended ends m, and releases its keys, if the client has withdrawn it or a key was lost. It reports
-// whether it has done so.
-func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
+// endIfOver ends m, and releases its keys, if the client has withdrawn it or a key was lost. It
+// reports whether it has done so.
+func (m *multiAcquire) endIfOver(e *Engine, now int64, a *followUp) bool {
 	m.mu.Lock()
 	withdrawn, lost := m.withdrawn, m.lost
 	m.mu.Unlock()
@@ -195,7 +197,7 @@ func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *fol
 	all := m.at == len(m.order)
 	m.mu.Unlock()
 	switch {
-	case m.ended(e, now, a):
+	case m.endIfOver(e, now, a):
 	case all:
 		m.succeed(e, now, a)
 	default:
@@ -260,6 +262,7 @@ func (m *multiAcquire) commit(a *followUp) bool {
 	return true
 }
 
+// fail answers the client with an error that names the key at which m has stopped.
 func (m *multiAcquire) fail(c protocol.Code, text string, now int64, a *followUp) {
 	for _, class := range m.classes {
 		class.refused.add(c)
@@ -316,7 +319,8 @@ func (s *Session) addMulti(m *multiAcquire) {
 	s.multiAcquires = append(s.multiAcquires, m)
 }
 
-// withdraw ends the wait of m, whose client has canceled it. A try in progress is awaited.
+// withdraw ends the wait of m, whose client has canceled it. If m has tries in progress, it ends
+// when they are answered.
 func (m *multiAcquire) withdraw(e *Engine, now int64, a *followUp) {
 	m.mu.Lock()
 	m.withdrawn = true

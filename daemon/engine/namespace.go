@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Namespaces as the configuration gives them. route.go makes routes of them.
+// This file has the namespaces of the configuration. route.go makes routes of them.
 
 // Namespace is the policy for the keys that begin with Prefix, except those that begin with a
 // longer prefix of another namespace. The zero value of a field is its default.
@@ -19,20 +19,21 @@ type Namespace struct {
 	MaxTTL    time.Duration // 24 h
 	MaxWait   time.Duration // the longest wait of an acquire; 0 for no bound
 	MaxHold   time.Duration // the longest hold; 0 for no bound
-	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
+	Heartbeat time.Duration // a client that is silent for so long loses its holds; 0 for no bound
 
 	MaxHandoffs    int           // local handoffs of a key while another host waits for it: 8
-	MaxHandoffTime time.Duration // for them: 50 ms, but at least 5 round trips to the store
-	Linger         time.Duration // of a lease without holds, up to MaxLinger; 0 for not
+	MaxHandoffTime time.Duration // for these handoffs: 50 ms, but at least 5 round trips to the store
+	Linger         time.Duration // how long an unheld lease is kept, up to MaxLinger; 0 for never
 	// LingerPause is how long linger is off for a key after another host has acquired the key or
 	// waited for it: 30 s.
 	LingerPause time.Duration
 	MaxHolds    int64 // of all clients together; 0 for no bound
 	MaxWaiters  int64 // of all clients together; 0 for no bound
 
-	// Tenure bounds how long a lease stays on this host while a local waiter waits for it. After
-	// that this host leaves the key alone for Pause. They are for keys that plain lockers use, too.
-	// 0 means neither, except at stores without a queue between hosts, which use the defaults.
+	// Tenure bounds how long a lease stays on this host while a local waiter waits for it. After that
+	// this host does not request the key for Pause. Both are for keys that plain lockers use, too. 0
+	// means no bound and no pause, except at stores without a queue between hosts: their namespaces
+	// have the defaults.
 	Tenure, Pause time.Duration
 
 	// Users and Groups may use the keys, by uid and gid. If both are empty, everybody may.

@@ -14,12 +14,12 @@ type Observer interface {
 	// WaitCycle reports owners that wait for each other, each for the next one and the last for the
 	// first.
 	WaitCycle(waits []CycleWait)
-	// FencesMayFall reports that keys with a prefix now go to a store that does not continue from
-	// base, which has been granted of these keys.
+	// FencesMayFall reports that keys with a prefix move to a store whose new bases may be smaller
+	// than base, which this host has seen for these keys.
 	FencesMayFall(prefix, store string, base uint64)
 	// Unlocked reports a hold that was ended by force, on behalf of by.
 	Unlocked(h *cache.Held, by Peer)
-	// UnlockDenied reports a client that wanted to unlock by force and may not.
+	// UnlockDenied reports a client that was not allowed to unlock by force.
 	UnlockDenied(by Peer)
 }
 
@@ -28,7 +28,7 @@ type CycleWait struct {
 	Session       uint64
 	Owner         uint64
 	Client        string // its name and label
-	Key           string // that it waits for
+	Key           string // the key that the owner waits for
 	HolderSession uint64
 	HolderOwner   uint64
 }

@@ -23,7 +23,7 @@ type RateLimit struct {
 func NewRateLimit(rate int64) *RateLimit { return &RateLimit{rate: rate} }
 
 const (
-	paceBurst   = int64(100 * time.Millisecond) // of work at the user's rate that is not delayed
+	paceBurst   = int64(100 * time.Millisecond) // so much work at the user's rate is never delayed
 	paceMaxWait = time.Second                   // the longest delay of guaranteed work
 	maxQuota    = 32                            // requests between two checks of the limit
 )
@@ -58,9 +58,8 @@ func (l *RateLimit) Charge(cost int, guaranteed bool, now int64) time.Duration {
 	}
 }
 
-// Quota returns how many requests a connection may handle before it checks the limit again. That is
-// what the user's rate allows in a twentieth of a second, or one request if the user is over the
-// limit.
+// Quota returns how many requests a connection may handle before it checks the limit again. The user's
+// rate allows as many in a twentieth of a second; the quota is one if the user is over the limit.
 func (l *RateLimit) Quota(now int64) int {
 	if l.due.Load() > now {
 		return 1

@@ -10,12 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The requests of clients. This file cuts frames from the bytes of a session, decodes them, checks
-// what needs no lock table, and passes each request to the table of its key. Requests for several
-// keys continue in multi.go, and lists in list.go, stored.go and holder.go.
+// This file handles the requests of clients. It cuts frames from the bytes of a session, decodes
+// them, makes the checks that need no lock table, and passes each request to the table of its key.
+// Requests for several keys continue in several.go, multi.go and any.go, and lists in list.go,
+// stored.go and holder.go.
 //
-// In all functions, now is the time at which the input was read, and a collects what has to wait
-// until no shard is locked (followUp in shard.go).
+// In all functions, now is the time at which the input was read, and a collects the work that has
+// to wait until no shard is locked (followUp in shard.go).
 
 // Receive handles every whole frame at the front of b and returns the remaining bytes. It flushes
 // the sessions that have new output. It returns false if it has ended the session because of a
@@ -55,11 +56,11 @@ func (s *Session) ReceiveUpTo(b []byte, limit int) (rest []byte, work int, ok bo
 	return b, work, ok
 }
 
-// frameLimit is the frame limit for both directions, in bytes of payload. A reload does not change
-// what the client was told.
+// frameLimit returns the frame limit for both directions, in bytes of payload. A reload does not
+// change the limit of a session after its welcome.
 func (s *Session) frameLimit() int {
 	if s.greeted {
-		return s.frame
+		return s.maxFrame
 	}
 	return s.engine.settings().MaxFrame
 }
@@ -131,7 +132,7 @@ func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
 	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
 }
 
-// request names the request id of s for the lock tables.
+// request returns the name of a request of s for the lock tables.
 func (s *Session) request(id uint64) cache.Request { return cache.Request{Session: s.core, ID: id} }
 
 // hello answers the first request of a session. It returns false if it has ended the session,
@@ -155,7 +156,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 	}
 	w := s.welcome(now)
 	w.Version = min(q.MaxVersion, protocol.Version)
-	s.frame = int(w.MaxFrame)
+	s.maxFrame = int(w.MaxFrame)
 	id := q.ID
 	s.write(a, func(b []byte) []byte { return protocol.AppendWelcome(b, id, &w) })
 	return true
@@ -165,7 +166,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 // may use.
 func (s *Session) welcome(now int64) protocol.Welcome {
 	set, all := s.engine.settings(), s.engine.routes.Load()
-	main := all.routes[""] // of the keys that have no namespace of their own
+	main := all.routes[""] // the route of all keys outside other namespaces
 	w := protocol.Welcome{
 		Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)), Daemon: set.Version,
 		MaxFrame: uint64(set.MaxFrame),
@@ -185,8 +186,8 @@ func (s *Session) welcome(now int64) protocol.Welcome {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
-// terms returns an acquire's TTL and wait in nanoseconds, with the namespace's default for the TTL
-// and its limit for the wait.
+// terms returns an acquire's TTL and wait in nanoseconds. It applies the namespace's default TTL
+// and longest wait.
 func (rt *route) terms(q *protocol.Request) (ttl, wait int64) {
 	ttl = int64(q.TTL) * int64(time.Millisecond)
 	if ttl == 0 {
@@ -202,8 +203,8 @@ func (rt *route) terms(q *protocol.Request) (ttl, wait int64) {
 	return ttl, wait
 }
 
-// refuseAcquire refuses an acquire before any table sees it. So it counts and reports the refusal,
-// which a table does otherwise.
+// refuseAcquire refuses an acquire before any table sees it. It also counts and reports the
+// refusal, as a table does for the acquires that it refuses.
 func (s *Session) refuseAcquire(rt *route, q *protocol.Request, key []byte,
 	code protocol.Code, err error, now int64, a *followUp,
 ) {
@@ -243,8 +244,9 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	s.engine.carryOutAndUnlock(sh, now, a)
 }
 
-// namesHolders reports whether the holders of a key can be named. A store that answers inline names
-// none, but it can have a lease that an earlier process has left.
+// namesHolders reports whether the answer to an inspect with the flag holders can name holders. A
+// store that answers inline names none. If no client of this daemon holds the key, the plain
+// inspect is then better: it also finds a lease that an earlier process has left.
 func (sh *shard) namesHolders(rt *route, q *protocol.Request, now int64) bool {
 	if rt.inline == nil {
 		return true
@@ -265,7 +267,7 @@ func (sh *shard) release(re cache.Request, q *protocol.Request, anyUser bool, no
 	}
 }
 
-// onKey handles the other requests that are a single event for the table of one key.
+// onKey handles the requests, besides acquire, that are a single event for the table of one key.
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
@@ -287,7 +289,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	}
 	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 && sh.namesHolders(rt, q, now) {
 		sh.mu.Unlock()
-		s.inspectHolders(q, rt, now, a) // may have to query the store on another goroutine
+		s.inspectHolders(q, rt, now, a) // it locks the shard itself, and may query the store later
 		return
 	}
 	switch q.Op {
@@ -324,7 +326,8 @@ func (rt *route) checkAcquire(p *Peer, mode protocol.Mode, ttl int64) (protocol.
 	return rt.checkTTL(time.Duration(ttl))
 }
 
-// checkAccess reports whether a peer may use a key in a mode at all.
+// checkAccess reports whether a peer may use a key in a mode at all. Its results are as in
+// checkAcquire.
 func (rt *route) checkAccess(p *Peer, mode protocol.Mode) (protocol.Code, error) {
 	switch {
 	case !rt.allows(p):
@@ -335,7 +338,7 @@ func (rt *route) checkAccess(p *Peer, mode protocol.Mode) (protocol.Code, error)
 	return protocol.OK, nil
 }
 
-// checkTTL reports whether a key may be held for ttl.
+// checkTTL reports whether a key may be held for ttl. Its results are as in checkAcquire.
 func (rt *route) checkTTL(ttl time.Duration) (protocol.Code, error) {
 	switch {
 	case ttl < rt.minTTL():
@@ -348,7 +351,8 @@ func (rt *route) checkTTL(ttl time.Duration) (protocol.Code, error) {
 	return protocol.OK, nil
 }
 
-// checkKeep reports whether an acquire with this TTL may have its keep.
+// checkKeep reports whether an acquire with this TTL may have its keep. Its results are as in
+// checkAcquire.
 func (rt *route) checkKeep(q *protocol.Request, ttl int64) (protocol.Code, error) {
 	keep, limit, of := time.Duration(q.Keep)*time.Millisecond, rt.MaxTTL, "limit"
 	if rt.MaxHold > 0 && rt.MaxHold < limit {

@@ -19,44 +19,44 @@ type Residue struct {
 }
 
 // None reports whether every count is 0.
-func (l Residue) None() bool { return l == Residue{} }
+func (r Residue) None() bool { return r == Residue{} }
 
-func (l Residue) String() string {
+func (r Residue) String() string {
 	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; "+
 		"%d asks; counted %d, unaccounted %d",
-		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Unaccounted)
+		r.Sessions, r.Keys, r.Held, r.Tracked, r.Waiting, r.Flying, r.Asks, r.Counted, r.Unaccounted)
 }
 
 // Residue counts the present state of e.
 func (e *Engine) Residue() Residue {
-	var l Residue
+	var r Residue
 	for i := range e.shards {
 		sh := e.lock(i)
-		l.Keys += sh.table.Len()
-		l.Held += sh.table.Held()
+		r.Keys += sh.table.Len()
+		r.Held += sh.table.Held()
 		sh.mu.Unlock()
 	}
 	for _, sl := range e.Stores() {
-		l.Tracked += sl.schedule.Len()
+		r.Tracked += sl.schedule.Len()
 		waiting, flying := depth(sl.lanes()...)
-		l.Waiting, l.Flying = l.Waiting+waiting, l.Flying+flying
+		r.Waiting, r.Flying = r.Waiting+waiting, r.Flying+flying
 	}
 	for _, c := range e.Totals().Classes {
-		l.Counted += int(c.Holds + c.Waiters)
-		l.Unaccounted += c.Unaccounted()
+		r.Counted += int(c.Holds + c.Waiters)
+		r.Unaccounted += c.Unaccounted()
 	}
 	e.mu.Lock()
-	l.Sessions = len(e.sessions)
+	r.Sessions = len(e.sessions)
 	for _, u := range e.users {
-		l.Asks += int(u.use.Asks.Load())
-		l.Unaccounted += int(u.use.Holds.Load() + u.use.Waiters.Load())
-		l.Unaccounted -= int(u.detached.core.Holds.Load())
+		r.Asks += int(u.use.Asks.Load())
+		r.Unaccounted += int(u.use.Holds.Load() + u.use.Waiters.Load())
+		r.Unaccounted -= int(u.detached.core.Holds.Load())
 	}
 	for _, s := range e.sessions {
-		l.Unaccounted -= int(s.core.Holds.Load() + s.core.Waiters.Load())
+		r.Unaccounted -= int(s.core.Holds.Load() + s.core.Waiters.Load())
 	}
 	e.mu.Unlock()
-	return l
+	return r
 }
 
 // Holds returns the number of the session's holds over all shards.

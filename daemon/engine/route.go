@@ -12,16 +12,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Routes: which namespace and which store each key belongs to, and how a reload replaces all routes
-// while locks are held.
+// This file has the routes, from which the namespace and the store of each key follow. A reload
+// replaces all routes while locks are held.
 
 // route is a namespace together with its store lane, for keys of one class.
 type route struct {
 	Namespace
 	*StoreLane
-	policy *cache.Namespace // of the keys, as the lock tables see it
+	policy *cache.Namespace // the policy of the keys, as the lock tables see it
 	class  *class
-	part   bool // this is the part of a namespace that belongs to a class
+	part   bool // this is the part of a namespace that belongs to a class: see divide
 }
 
 // routeTable finds the namespace of a key.
@@ -85,10 +85,10 @@ func (r *routeTable) keepPolicies(old *routeTable) {
 	}
 }
 
-// limitMore reports whether some keys are in a namespace with limits, and were not in it by the
-// routes was. If so, all tables have to count their holds and waiters there before any key is
-// granted by r. That visits all leases, with every shard's mutex held; other changes of the routes
-// do not need it.
+// limitMore reports whether r moves keys into a namespace with limits: by the earlier routes was,
+// they were not in it. If so, all tables have to count their holds and waiters there before any key
+// is granted by r. That visits all leases, with every shard's mutex held; other changes of the
+// routes do not need it.
 func (r *routeTable) limitMore(was *routeTable) bool {
 	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
 		use := routeFor(r, p).policy.Use
@@ -108,7 +108,7 @@ func prefixes(a, b *routeTable) []string {
 func (e *Engine) divide(r *routeTable, classes []Class) {
 	longestFirst := func(a, b Class) int { return len(b.Prefix) - len(a.Prefix) }
 	byLength := slices.SortedFunc(slices.Values(classes), longestFirst)
-	of := func(prefix string) string {
+	classOf := func(prefix string) string {
 		for _, c := range byLength {
 			if strings.HasPrefix(prefix, c.Prefix) {
 				return c.Name
@@ -125,20 +125,20 @@ func (e *Engine) divide(r *routeTable, classes []Class) {
 		}
 	}
 	for prefix, rt := range r.routes {
-		rt.policy.Class, rt.class = e.classes.of(rt.Prefix, of(prefix))
+		rt.policy.Class, rt.class = e.classes.of(rt.Prefix, classOf(prefix))
 	}
 }
 
-// Route routes keys by list from now on, and counts them by classes. list needs a namespace with
-// the empty prefix. A lease that is held stays at its store until it is released, even if its key
-// is routed to another store now. Waiters move with their keys; those that may no longer use them
-// are refused. After an error nothing has changed.
+// Route routes keys by the namespaces in list from now on, and counts them by classes. list needs a
+// namespace with the empty prefix. A held lease stays at its store until it is released, even if
+// its key is routed to another store now. Waiters move with their keys. Route refuses the waiters
+// that may no longer use their keys. After an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
 	return e.RouteAfter(nil, list, classes)
 }
 
-// RouteAfter is Route that calls commit, if it is not nil, when nothing else can fail. An error of
-// commit changes nothing, like any other.
+// RouteAfter is like Route, but calls commit, if it is not nil, when nothing else can fail any
+// more. After an error of commit, too, nothing has changed.
 func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Class) error {
 	e.routing.Lock()
 	defer e.routing.Unlock()

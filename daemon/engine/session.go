@@ -10,8 +10,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Sessions: their beginning and end, and their outboxes. Answers and pushes are encoded into the
-// outbox of a session here; its transport writes them to the client later.
+// This file begins and ends sessions, and encodes answers and pushes into the outbox of a session.
+// The session's transport writes them to the client later.
 
 // Transport carries a session's output to its client. The engine calls Flush, without mutexes held,
 // when there may be output. It calls Kill, perhaps with mutexes held, to end the session; Kill must
@@ -45,10 +45,10 @@ type Session struct {
 	queries atomic.Int32 // store queries that are not answered
 
 	// Used by the reader alone.
-	greeted bool
-	frame   int // the frame limit that the welcome stated, in bytes
-	req     protocol.Request
-	after   followUp
+	greeted  bool
+	maxFrame int // the frame limit that the welcome stated, in bytes
+	req      protocol.Request
+	after    followUp
 
 	heard   atomic.Int64           // when the last frame came
 	delayed atomic.Bool            // frames are not read, because its user is over the rate limit
@@ -57,17 +57,17 @@ type Session struct {
 	AuditTail atomic.Pointer[[]byte]
 	touched   atomic.Bool // a goroutine is about to flush it
 	ended     atomic.Bool // nothing more is written
-	closing   atomic.Bool // Fatal has been called: nothing more is read
+	closing   atomic.Bool // Fatal has been called: no more requests are handled
 
 	mu             sync.Mutex
-	out            []byte // guarded by mu, as is all below
+	out            []byte // the outbox; guarded by mu, like all fields below
 	floor          int64  // the earliest validity stated since the current survey began
 	surveyed       bool   // a survey of the holds is in progress: see keepalive.go
 	keepaliveAt    int64  // when the next keepalive is due; Forever for none
 	keepaliveEvery int64
-	asked          int64 // when the first keepalive after heard was sent; before heard if none was
-	stated         int64 // the latest validity stated
-	killed         bool
+	asked          int64            // when the first keepalive after heard was sent, if it is later
+	stated         int64            // the latest validity stated
+	killed         bool             // Fatal or Stated has been called: the outbox gets nothing more
 	multiAcquires  []*multiAcquire  // multi-acquires in progress
 	anyAcquires    []*anyAcquire    // acquire-anys in progress
 	spans          map[uint64]*Span // traced acquires in progress, by id
@@ -82,13 +82,14 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 		return nil
 	}
 	e.lastID++
-	s := e.session(e.lastID, p, t)
+	s := e.newSession(e.lastID, p, t)
 	e.addToUser(s)
 	return s
 }
 
-// session makes a session with the number id, which has no user yet. It is called with e.mu held.
-func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
+// newSession makes a session with the number id, which has no user yet. It is called with e.mu
+// held.
+func (e *Engine) newSession(id uint64, p Peer, t Transport) *Session {
 	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e,
 		began: e.clock(), floor: cache.Forever, keepaliveAt: cache.Forever}
 	s.core.Shell = s
@@ -110,7 +111,7 @@ func (s *Session) Client() (name string, ok bool) {
 	return "", false
 }
 
-// Transport returns what Open or Carry has set.
+// Transport returns the transport that Open or SetTransport has set.
 func (s *Session) Transport() Transport { return s.transport }
 
 // RateLimit returns the present rate limit of the session's user; nil for none.
@@ -132,7 +133,7 @@ func (s *Session) Detached() bool { return s.core.ID&detachedID != 0 }
 // Ended reports whether End has been called.
 func (s *Session) Ended() bool { return s.ended.Load() }
 
-// Closing reports whether Fatal has been called: the session reads no more.
+// Closing reports whether Fatal has been called. The session handles no more requests.
 func (s *Session) Closing() bool { return s.closing.Load() }
 
 // Killed reports whether nothing is written any more: Fatal or Stated has been called.
@@ -186,7 +187,7 @@ func (e *Engine) End(s *Session) {
 // EndWaits withdraws the session's waits and leaves its holds. It is for a session that the daemon
 // ends: the keys stay closed until the peer knows of the end, or its stated validity is over.
 func (e *Engine) EndWaits(s *Session) {
-	s.core.Ended.Store(true) // nothing new either
+	s.core.Ended.Store(true) // the session gets no new hold or waiter either
 	now := e.clock()
 	a := getFollowUp()
 	defer putFollowUp(a)
@@ -244,13 +245,14 @@ func (s *Session) Output() []byte {
 	return bytes.Clone(s.out)
 }
 
-// mark records that s has output. The first followUp to do so flushes it.
+// mark records that s has output. The followUp that marks a session first flushes it.
 func (a *followUp) mark(s *Session) {
 	if !s.touched.Swap(true) {
 		a.touched = append(a.touched, s)
 	}
 }
 
+// unmark lets the next followUp mark s again.
 func (s *Session) unmark() { s.touched.Store(false) }
 
 // write appends a frame to the outbox. It ends a session whose client does not read.
@@ -312,8 +314,8 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 		// because it may have had the hold before.
 		s.loseInMulti(m)
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, m.Reason)
-		// A keepalive cannot state a time later than the end of a hold that the client still counts
-		// on. Now the other holds can be stated to be valid for longer.
+		// Until now, keepalives could not state a time later than the end of this hold. Now they can,
+		// for the session's other holds, so a keepalive is due at once.
 		if s.keepaliveAt != cache.Forever || s.surveyed {
 			s.keepaliveAt = now
 			e.keepaliveBy(now)
@@ -350,9 +352,9 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	}
 	if heartbeat := int64(m.Heartbeat); heartbeat > 0 {
 		idle := s.keepaliveAt == cache.Forever && !s.surveyed
-		// The session may have had no keepalive to answer, or too few for this heartbeat: then a
-		// client that answers each would lose the hold before the next one. Or it has been silent
-		// for so long that the hold would be lost at once. So the heartbeat counts from now.
+		// The heartbeat counts from now in two cases. The session may have had no keepalive to answer, or
+		// too few for this heartbeat: then even a client that answers each would lose the hold before
+		// the next one. Or it has been silent for so long that the hold would be lost at once.
 		if idle || s.keepaliveEvery > heartbeat/3 || now-s.lastHeard(now) >= heartbeat {
 			s.hear(now)
 		}
@@ -379,7 +381,7 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	return g
 }
 
-// Millis converts nanoseconds to milliseconds, and less than 0 to -1.
+// Millis converts nanoseconds to milliseconds, and a negative number to -1.
 func Millis(ns int64) int64 {
 	if ns < 0 {
 		return -1
@@ -387,6 +389,7 @@ func Millis(ns int64) int64 {
 	return ns / int64(time.Millisecond)
 }
 
+// failText returns the text of an error reply, for people.
 func failText(m *cache.Message) string {
 	switch m.Code {
 	case protocol.Busy:
@@ -433,7 +436,7 @@ func (s *Session) Fatal(c protocol.Code, msg string) {
 	s.killed = true
 	s.engine.faults.add(c)
 	if c == protocol.TooSlow {
-		s.out = s.out[:0:0] // the client does not read, and a part of a frame may be written already
+		s.out = s.out[:0:0] // a part of a frame may be written already, so no last frame can follow
 	} else {
 		s.out = protocol.AppendFatal(s.out, c, msg)
 	}

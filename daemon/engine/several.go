@@ -13,7 +13,7 @@ import (
 type several struct {
 	s        *Session
 	id       uint64
-	q        cache.Acquire // all but the key
+	q        cache.Acquire // the request to a table for each key, without the key
 	keys     [][]byte
 	ttls     []int64
 	classes  []*class // of the keys
@@ -110,8 +110,8 @@ func (m *several) noteFailed(c protocol.Code, n int, now int64, a *followUp) {
 		Took: now - m.began}, a)
 }
 
-// finish answers the request, and then the cancels that wait for it. No cancel finds the request
-// any more.
+// finish answers the request, and then the cancels that wait for it. Later cancels do not find the
+// request.
 func (m *several) finish(a *followUp, canceled bool, frame func([]byte) []byte) {
 	s := m.s
 	s.mu.Lock()

@@ -12,10 +12,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The shards. Every event locks the shard of its key and passes the event to the table there. The
-// table returns effects: messages for sessions, ops for stores, leases to renew, and notices for
-// the log. carryOutAndUnlock passes them on to outboxes, lanes, the renewal schedule and a
-// followUp. finish does what the followUp has collected, once no shard is locked.
+// This file has the shards. Every event locks the shard of its key and passes the event to the
+// table there. The table returns effects: messages for sessions, ops for stores, leases to renew,
+// and notices for the log. carryOutAndUnlock passes them on to outboxes, lanes, the renewal
+// schedule and a followUp. finish does the work that the followUp has collected, once no shard is
+// locked.
 
 // shards is the number of lock tables. It is at most 64, so that a session needs one word to mark
 // the tables that have holds or waiters of it.
@@ -28,7 +29,7 @@ type shard struct {
 	out   cache.Effects // guarded by mu
 	wake  atomic.Int64  // the next wake-up of the table, as the timer knows it
 	index int           // in Engine.shards
-	_     [64]byte      // keep neighbours off each other's cache line
+	_     [64]byte      // so that two shards do not share a cache line
 }
 
 func shardOf[K ~string | ~[]byte](key K) int {
@@ -44,14 +45,14 @@ func (e *Engine) lock(i int) *shard {
 
 // lockKey locks the shard of a key and returns the key's route. It reads the routes with the mutex
 // held. A reload stores new routes before it visits each table with the mutex held. So a request
-// that comes after the visit never brings an earlier route.
+// that comes after the visit never uses an earlier route.
 func (e *Engine) lockKey(key []byte) (sh *shard, rt *route) {
 	sh = e.lock(shardOf(key))
 	return sh, routeFor(e.routes.Load(), key)
 }
 
 // carryOutAndUnlock carries out the effects of an event in a shard, in their order, and unlocks the
-// shard. It adds to a what has to wait until no shard is locked.
+// shard. It adds to a the work that has to wait until no shard is locked.
 func (e *Engine) carryOutAndUnlock(sh *shard, now int64, a *followUp) {
 	e.pushOps(sh, now, a) // first, because inline answers have effects, too
 	e.sendMessages(sh, now, a)
@@ -120,7 +121,8 @@ func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
 	}
 }
 
-// trackRenewals tells the renewal schedules which leases to renew from now on, and which no longer.
+// trackRenewals tells the renewal schedules which leases to renew from now on, and which leases to
+// forget.
 func (e *Engine) trackRenewals(sh *shard, now int64, a *followUp) {
 	storeLanes := *e.storeLanes.Load()
 	for n := range sh.out.Tracks {
@@ -131,7 +133,7 @@ func (e *Engine) trackRenewals(sh *shard, now int64, a *followUp) {
 	}
 }
 
-// Deliver takes in the results of a batch from a store. A pump calls it.
+// Deliver handles the results of a batch from a store. A pump calls it.
 func (e *Engine) Deliver(b *upstream.Batch) {
 	now := e.clock()
 	a := getFollowUp()
@@ -215,7 +217,7 @@ func (e *Engine) finish(a *followUp, now int64, own *Session) {
 	a.touched = a.touched[:0]
 }
 
-// wakeLanes wakes the goroutines of the lanes that have new work.
+// wakeLanes wakes the goroutines that have new work.
 func (e *Engine) wakeLanes(a *followUp) {
 	for _, w := range a.work {
 		if w.where&workMain != 0 {
@@ -253,8 +255,9 @@ type recorder interface {
 	record(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// quietRelease is the internal reply of a quiet release. It has what the push release-failed names.
-// It is not an internalReply: sendMessages handles it, and frees it once the release is answered.
+// quietRelease is the InternalReply of a quiet release, to which success sends no answer. It has
+// the fields of the push release-failed, for a failure. It does not implement internalReply:
+// sendMessages handles it, and frees it once the release is answered.
 type quietRelease struct {
 	key          []byte
 	owner, fence uint64

@@ -20,8 +20,8 @@ const snapshotFormat = 16
 
 // Errors of snapshots.
 var (
-	ErrSnapshotFormat = errors.New("snapshot of another form")
-	errUnderWay       = errors.New("a request is under way that cannot be taken along")
+	ErrSnapshotFormat = errors.New("snapshot of another format")
+	errUnderWay       = errors.New("a request is in progress that a snapshot cannot contain")
 )
 
 // snapshotCoder writes or reads one engine. It implements cache.Links for the tables.
@@ -96,21 +96,20 @@ func (e *Engine) NotTakenOver(sl *StoreLane) {
 // StandIn returns a StoreLane in place of a store that another process has used and this one does
 // not have. No key is routed to it, and it sends no requests.
 func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreLane, error) {
-	is := name + " (left behind)"
-	for n := 2; e.StoreNamed(is) != nil; n++ {
-		is = fmt.Sprintf("%s (left behind %d)", name, n)
+	unique := name + " (left behind)"
+	for n := 2; e.StoreNamed(unique) != nil; n++ {
+		unique = fmt.Sprintf("%s (left behind %d)", name, n)
 	}
-	sl, err := e.AddStore(is, info, nil)
+	sl, err := e.AddStore(unique, info, nil)
 	if err == nil {
 		sl.parts.Store(&parts)
 	}
 	return sl, err
 }
 
-// Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see
-// cache.Table.Abandon. It includes Reroute. The caller calls StoreUp afterwards for each store
-// that was down. Abandon returns false if something still refers to a stand-in, which would be a
-// bug.
+// Abandon ends all holds and waits at the stores of these stand-ins, and drops the stand-ins: see
+// cache.Table.Abandon. It calls Reroute. The caller calls StoreUp afterwards for each store that
+// was down. Abandon returns false if something still refers to a stand-in, which would be a bug.
 func (e *Engine) Abandon(gone []*StoreLane) bool {
 	e.forEachTable(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.FailingFrom(now)
@@ -122,14 +121,15 @@ func (e *Engine) Abandon(gone []*StoreLane) bool {
 	return !slices.ContainsFunc(gone, func(sl *StoreLane) bool { return !e.DropStore(sl) })
 }
 
-// Carry sets the transport of a session that was taken over.
-func (s *Session) Carry(t Transport) { s.transport = t }
+// SetTransport sets the transport of a session that was taken over.
+func (s *Session) SetTransport(t Transport) { s.transport = t }
 
+// code writes or reads the whole engine.
 func (m *snapshotCoder) code() {
 	format, e := snapshotFormat, m.e
 	cache.Num(m.Coder, &format)
 	if format != snapshotFormat {
-		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrSnapshotFormat, format,
+		m.Fail(fmt.Errorf("%w: %d; this program reads %d", ErrSnapshotFormat, format,
 			snapshotFormat))
 		return
 	}
@@ -280,7 +280,7 @@ func (m *snapshotCoder) Store(c *cache.Coder, s **cache.StoreTraits) {
 		return
 	}
 	if m.storeLanes[id] == nil {
-		m.Fail(fmt.Errorf("store number %d is not there", id))
+		m.Fail(fmt.Errorf("snapshot refers to unknown store number %d", id))
 		*s = m.e.Stores()[0].core
 		return
 	}
@@ -301,7 +301,7 @@ func (m *snapshotCoder) Session(c *cache.Coder, s **cache.Session) {
 		*s = found.core
 		return
 	}
-	m.Fail(fmt.Errorf("session %d is not there", id))
+	m.Fail(fmt.Errorf("snapshot refers to unknown session %d", id))
 }
 
 // Lives reports whether a session has not ended.
@@ -318,8 +318,8 @@ const (
 	replyPartWaits
 )
 
-// InternalReply writes or reads the internal reply of a request. No multiRelease exists then,
-// because they are answered before a snapshot is made.
+// InternalReply writes or reads the internal reply of a request. There is no multiRelease, because
+// every release of several keys is answered before a snapshot is made.
 func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	kind, place, key := replyNone, 0, 0
 	s := SessionOf(re.Session)
@@ -368,10 +368,10 @@ func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) an
 		return nil
 	}
 	if kind == replyPart || kind == replyPartWaits {
-		if at(s.anyAcquires, place) && at(s.anyAcquires[place].keys, key) {
+		if inRange(s.anyAcquires, place) && inRange(s.anyAcquires[place].keys, key) {
 			return part{s.anyAcquires[place], key, kind == replyPartWaits}
 		}
-	} else if at(s.multiAcquires, place) && at(s.multiAcquires[place].keys, key) {
+	} else if inRange(s.multiAcquires, place) && inRange(s.multiAcquires[place].keys, key) {
 		if kind == replyMulti {
 			return s.multiAcquires[place]
 		}
@@ -381,8 +381,8 @@ func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) an
 	return nil
 }
 
-// at reports whether list has an entry at place.
-func at[T any](list []T, place int) bool { return place >= 0 && place < len(list) }
+// inRange reports whether list has an entry at place.
+func inRange[T any](list []T, place int) bool { return place >= 0 && place < len(list) }
 
 // Class writes or reads a class number.
 func (m *snapshotCoder) Class(c *cache.Coder, class *uint16) {
@@ -392,7 +392,7 @@ func (m *snapshotCoder) Class(c *cache.Coder, class *uint16) {
 		return
 	}
 	if place < 0 || place >= len(m.classes) {
-		m.Fail(fmt.Errorf("class %d is not there", place))
+		m.Fail(fmt.Errorf("snapshot refers to unknown class %d", place))
 		return
 	}
 	*class = m.classes[place]

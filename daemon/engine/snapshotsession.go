@@ -8,6 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
+// This file has the part of a snapshot for sessions.
+
+// sessionTable writes or reads all sessions.
 func (m *snapshotCoder) sessionTable() {
 	if !m.Reading {
 		m.sessions = m.e.Sessions()
@@ -22,7 +25,7 @@ func (m *snapshotCoder) sessionTable() {
 		}
 		cache.Num(m.Coder, &id)
 		if m.Reading {
-			*s = m.e.session(id, Peer{}, nil)
+			*s = m.e.newSession(id, Peer{}, nil)
 		}
 		m.byID[id] = *s
 		m.session(*s)
@@ -56,7 +59,7 @@ func (m *snapshotCoder) session(s *Session) {
 	cache.List(c, &s.peer.Groups, func(g *int) { cache.Num(c, g) })
 	c.Bool(&s.peer.Watched)
 	c.Bool(&s.greeted)
-	cache.Num(c, &s.frame)
+	cache.Num(c, &s.maxFrame)
 	cache.Num(c, &s.began)
 	heard, closing := s.heard.Load(), s.closing.Load()
 	cache.Num(c, &heard)
@@ -97,7 +100,7 @@ func (m *snapshotCoder) session(s *Session) {
 		m.several(&(*p).several)
 		m.anyAcquire(*p)
 	})
-	if s.killed { // EndWaits is called, or will be: the session gets no new holds
+	if s.killed { // the daemon has ended the session or is about to: it gets no new holds
 		s.core.Ended.Store(true)
 	}
 	if m.Reading {
@@ -174,7 +177,7 @@ func (m *snapshotCoder) anyAcquire(x *anyAcquire) {
 		c.Bool(b)
 	}
 	x.decided.Store(decided)
-	for _, n := range []*int{&x.start, &x.tried, &x.open, &x.by} {
+	for _, n := range []*int{&x.start, &x.tried, &x.open, &x.decidedBy} {
 		cache.Num(c, n)
 	}
 	cache.Num(c, &x.left)
@@ -182,7 +185,7 @@ func (m *snapshotCoder) anyAcquire(x *anyAcquire) {
 	cache.List(c, &x.refusals, m.refusal)
 	n := len(x.keys)
 	if m.Reading && (len(x.parts) != n || len(x.refusals) != n || x.start < 0 || x.start >= n ||
-		x.tried < 0 || x.tried > n || x.by >= n) {
+		x.tried < 0 || x.tried > n || x.decidedBy >= n) {
 		m.Fail(errUnderWay)
 	}
 }

@@ -10,7 +10,7 @@ import (
 type Span struct {
 	Parent           protocol.Traceparent
 	Began, Ended     int64  // times of the engine's clock
-	Key              string // as in the log; of several keys the one that decided, or the first
+	Key              string // as in the log; of several keys, the one that decided, else the first
 	Keys             int    // number of keys requested
 	Mode             protocol.Mode
 	Result           string // as in the metrics

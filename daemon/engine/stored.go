@@ -11,6 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
+// This file answers the request stored, which lists the locks that stores have.
+
 // storedTime bounds one query of a store's list.
 const storedTime = 5 * time.Second
 
@@ -136,9 +138,9 @@ func (p *storedPage) name(sl *StoreLane) string {
 	return sl.Name()
 }
 
-// again reports whether an earlier part has the same locks as the part that p is at. Then the
-// earlier part lists the locks of other hosts, and each part lists this host's own.
-func (p *storedPage) again(storeLanes []*StoreLane) bool {
+// listedBefore reports whether an earlier part has the same locks as the part that p is at. Then
+// the earlier part lists the locks of other hosts, and each part lists this host's own.
+func (p *storedPage) listedBefore(storeLanes []*StoreLane) bool {
 	seen := map[string]bool{}
 	for i, sl := range storeLanes[:min(len(storeLanes), p.place/maxParts+1)] {
 		if sl == nil || sl.parts.Load() == nil {
@@ -160,13 +162,13 @@ func (p *storedPage) again(storeLanes []*StoreLane) bool {
 func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock,
 	names map[string]upstream.Registration,
 ) (rows []protocol.StoredRow) {
-	e, sl, again := p.s.engine, storeLanes[p.place/maxParts], p.again(storeLanes)
+	e, sl, before := p.s.engine, storeLanes[p.place/maxParts], p.listedBefore(storeLanes)
 	all := e.routes.Load()
 	for _, l := range locks {
 		if !routeFor(all, l.Key).allows(&p.s.peer) {
 			continue
 		}
-		if by, ok := names[l.Daemon]; !l.Mine && (again || ok && by == e.self) {
+		if by, ok := names[l.Daemon]; !l.Mine && (before || ok && by == e.self) {
 			continue
 		}
 		r := protocol.StoredRow{Key: clip(l.Key), Store: p.name(sl), Name: clip(l.Name),

@@ -21,32 +21,33 @@ type StoreLane struct {
 	core     *cache.StoreTraits
 	main     *upstream.Lane
 	renewals *upstream.Lane
-	ends     *upstream.Lane        // of a pair: releases and withdrawals while it is down
+	ends     *upstream.Lane        // for a pair: releases and withdrawals while it is down
 	schedule *renewer.Schedule     // of the leases at the store
 	down     atomic.Pointer[error] // nil while it is up
 
 	mu    sync.Mutex
-	until int64            // the deadline of the store session; 0 without one; guarded by mu
-	kept  cache.StoreStats // renewals of that session, which keeps all leases; guarded by mu
+	until int64 // the deadline of the store session; 0 without one; guarded by mu
+	// sessionRenewals counts the renewals of that session, on which all leases depend. Guarded by mu.
+	sessionRenewals cache.StoreStats
 }
 
-// keptAlive counts a renewal of the store session, whose new deadline is until; 0 means that the
-// session has ended.
-func (sl *StoreLane) keptAlive(until, now int64) {
+// countSessionRenewal counts a renewal of the store session, whose new deadline is until; 0 means
+// that the session has ended.
+func (sl *StoreLane) countSessionRenewal(until, now int64) {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
 	if until != 0 && sl.until != 0 {
-		sl.kept.Renewed++
-		sl.kept.Slack.Observe(sl.until - now)
+		sl.sessionRenewals.Renewed++
+		sl.sessionRenewals.Slack.Observe(sl.until - now)
 	}
 	sl.until = until
 }
 
-// sessionStats returns the statistics that keptAlive has counted.
+// sessionStats returns the statistics of the store session's renewals.
 func (sl *StoreLane) sessionStats() cache.StoreStats {
 	sl.mu.Lock()
 	defer sl.mu.Unlock()
-	return sl.kept
+	return sl.sessionRenewals
 }
 
 // Name returns the store's name.
@@ -82,8 +83,8 @@ func depth(lanes ...*upstream.Lane) (waiting, flying int) {
 }
 
 // nextRenewal returns when the next renewal is due. It returns cache.Forever without one, and also
-// while the lane has as much as can be sent next. Until a batch has returned, due leases stay in
-// the schedule, where they cost nothing and the most urgent one is first.
+// while the lane has as many renewals as can be sent next. Until a batch has returned, due leases
+// stay in the schedule, where they cost nothing and the most urgent one is first.
 func (sl *StoreLane) nextRenewal() int64 {
 	if sl.renewals.Full() {
 		return cache.Forever
@@ -117,7 +118,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	}) {
 		return nil, fmt.Errorf("duplicate store %q", name)
 	}
-	id := len(all) // never used before, because a late answer may still name a dropped store
+	id := len(all) // a new number even after drops, because a late answer may name a dropped store
 	set := e.settings()
 	sl := &StoreLane{info: info, inline: inline,
 		core: &cache.StoreTraits{ID: id, Session: info.Session > 0, SessionTTL: info.Session,
@@ -203,7 +204,7 @@ func (e *Engine) Stores() []*StoreLane {
 		func(sl *StoreLane) bool { return sl == nil })
 }
 
-// Known reports whether a table has the token. Stores that sweep use it.
+// Known reports whether a table may still send requests with the token. Stores that sweep use it.
 func (e *Engine) Known(sl *StoreLane, key string, token uint64) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
@@ -221,22 +222,22 @@ func (e *Engine) forEachTableOf(
 	})
 }
 
-// unflushed is how long output may wait for the rest of the tables. Until then no other goroutine
-// flushes the sessions that have it.
-const unflushed = int64(time.Millisecond)
+// maxUnflushed is how long forEachTable may leave output unflushed while it visits further tables.
+// No other goroutine flushes sessions that are marked.
+const maxUnflushed = int64(time.Millisecond)
 
 // finishSome finishes a between two tables if output has waited since flushed for too long. It
 // returns when a was last finished.
 func (e *Engine) finishSome(flushed int64, a *followUp) int64 {
 	now := e.clock()
-	if now-flushed <= unflushed {
+	if now-flushed <= maxUnflushed {
 		return flushed
 	}
 	e.finish(a, now, nil)
 	return now
 }
 
-// forEachTable passes news to every table, by tell, and carries out the effects.
+// forEachTable calls tell for every table, and carries out the effects.
 func (e *Engine) forEachTable(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
 	a, flushed := getFollowUp(), now
@@ -252,12 +253,12 @@ func (e *Engine) forEachTable(tell func(t *cache.Table, now int64, out *cache.Ef
 	putFollowUp(a)
 }
 
-// StoreSession takes in news of the store session.
+// StoreSession handles news of the store session.
 func (e *Engine) StoreSession(sl *StoreLane, s upstream.Session) {
 	if s.Lost {
-		sl.keptAlive(0, 0)
+		sl.countSessionRenewal(0, 0)
 	} else {
-		sl.keptAlive(s.Until, e.clock())
+		sl.countSessionRenewal(s.Until, e.clock())
 	}
 	if s.TTL > 0 {
 		sl.core.Grants(s.TTL)
@@ -287,7 +288,7 @@ func (e *Engine) StoreUp(sl *StoreLane) {
 	})
 }
 
-// Hint takes in a store's hint.
+// Hint handles a store's hint.
 func (e *Engine) Hint(sl *StoreLane, h upstream.Hint) {
 	now := e.clock()
 	a := getFollowUp()

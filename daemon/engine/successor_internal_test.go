@@ -23,7 +23,7 @@ func (d *beating) takenOver(next *beating) *Session {
 	if err != nil {
 		d.Fatal(err)
 	}
-	sessions[0].Carry(&sink{s: sessions[0]})
+	sessions[0].SetTransport(&sink{s: sessions[0]})
 	next.e.Abandon(nil)
 	return sessions[0]
 }

@@ -13,13 +13,13 @@ import (
 
 // Totals has the counters and the present numbers of an engine.
 type Totals struct {
-	Classes  []ClassTotals
-	Stores   []StoreTotals
-	Sessions int
-	Oldest   int64         // nanoseconds for which the oldest hold has been held; 0 without any
-	Cycles   uint64        // cycles of waiting owners that were found
-	PutOff   int64         // nanoseconds that requests over a rate limit were delayed
-	Faults   [codes]uint64 // sessions that were ended, by code
+	Classes   []ClassTotals
+	Stores    []StoreTotals
+	Sessions  int
+	Oldest    int64         // nanoseconds for which the oldest hold has been held; 0 without any
+	Cycles    uint64        // cycles of waiting owners that were found
+	Throttled int64         // nanoseconds that requests over a rate limit were delayed
+	Faults    [codes]uint64 // sessions that were ended, by code
 }
 
 // ClassTotals has the totals of one class of a namespace's keys.

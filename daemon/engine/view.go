@@ -128,7 +128,7 @@ type ViewNamespace struct {
 	Lost    uint64 `json:"lost"`
 }
 
-// ViewMore says which lists have more rows than are shown.
+// ViewMore says which lists have more rows than the view shows.
 type ViewMore struct {
 	Holds    bool `json:"holds"`
 	Waiters  bool `json:"waiters"`

@@ -48,7 +48,7 @@ var orders = map[string]*order{
 	},
 }
 
-func init() { // ViewSorts has it, too
+func init() { // an initializer of orders cannot refer to orders
 	orders[ViewTrouble] = &order{nil, orders["age"].waiters, orders["waiters"].sessions}
 }
 
@@ -74,15 +74,15 @@ func troubleFirst(now int64) func(a, b *cache.Held) int {
 
 // best collects rows and keeps the first limit of them.
 type best[R any] struct {
-	limit int
-	less  func(a, b *R) int
-	rows  []R
-	cut   bool // rows were dropped
+	limit   int
+	compare func(a, b *R) int
+	rows    []R
+	cut     bool // rows were dropped
 }
 
 func (b *best[R]) add(rows ...R) {
 	for i := range rows {
-		if b.cut && b.less(&rows[i], &b.rows[b.limit-1]) >= 0 { // the first limit rows are sorted
+		if b.cut && b.compare(&rows[i], &b.rows[b.limit-1]) >= 0 { // the first limit rows are sorted
 			continue
 		}
 		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.limit+DefaultViewRows {
@@ -101,12 +101,12 @@ func (b *best[R]) sort() []R {
 }
 
 func (b *best[R]) Len() int           { return len(b.rows) }
-func (b *best[R]) Less(i, j int) bool { return b.less(&b.rows[i], &b.rows[j]) < 0 }
+func (b *best[R]) Less(i, j int) bool { return b.compare(&b.rows[i], &b.rows[j]) < 0 }
 func (b *best[R]) Swap(i, j int)      { b.rows[i], b.rows[j] = b.rows[j], b.rows[i] }
 
-func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) int) *best[R] {
-	return &best[R]{limit: q.Limit, less: func(a, b *R) int {
-		n := less(a, b)
+func newBest[R any](q *ViewQuery, compare func(a, b *R) int, ties ...func(a, b *R) int) *best[R] {
+	return &best[R]{limit: q.Limit, compare: func(a, b *R) int {
+		n := compare(a, b)
 		for i := 0; n == 0 && i < len(ties); i++ {
 			n = ties[i](a, b)
 		}
@@ -248,7 +248,7 @@ func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
 	return v
 }
 
-// WhoIs describes the client of a session. Of detached holds there is only the user.
+// WhoIs describes the client of a session. For detached holds it only knows the user.
 func WhoIs(c *cache.Session) ViewWho {
 	s := SessionOf(c)
 	w := ViewWho{Session: c.ID, PID: s.peer.PID, UID: s.peer.UID}

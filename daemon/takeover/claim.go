@@ -16,11 +16,11 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/admin"
 )
 
-// Claim asks the daemon that serves a socket for a takeover. That daemon serves until the
-// successor has inherited; if the State is closed instead, it continues to serve. Claim blocks
-// until the daemon has answered, or ctx ends. ErrNobody means that no process listens at the
-// admin socket, and ErrRefused that the daemon does not allow the takeover. After any other error
-// it is not known whether a daemon serves.
+// Claim asks the daemon that serves a socket for a takeover. That daemon serves until the takeover
+// is committed: see State.AwaitCommit. If the State is closed before that, the daemon continues to
+// serve. Claim blocks until the daemon has answered, or ctx ends. ErrNobody means that no process
+// listens at the admin socket, and ErrRefused that the daemon does not allow the takeover. After
+// any other error the caller does not know whether a daemon serves.
 func Claim(ctx context.Context, socket, version string) (*State, error) {
 	if runtime.GOOS != "linux" {
 		return nil, ErrRefused
@@ -38,7 +38,7 @@ func Claim(ctx context.Context, socket, version string) (*State, error) {
 	return s, nil
 }
 
-// Dial makes the connection for the messages of a takeover from the daemon that serves a socket.
+// Dial connects to the daemon that serves a socket, ready for the messages of a takeover.
 // The deadline of ctx applies to the connection. It returns the same errors as Claim.
 func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", admin.Socket(socket))
@@ -58,7 +58,7 @@ func Dial(ctx context.Context, socket string) (*net.UnixConn, error) {
 	return nc.(*net.UnixConn), nil
 }
 
-// upgrade changes from HTTP to the messages of a takeover.
+// upgrade switches the connection from HTTP to the messages of a takeover.
 func upgrade(c net.Conn) error {
 	_, err := fmt.Fprintf(c, "GET /takeover HTTP/1.1\r\nHost: localhost\r\n"+
 		"Connection: Upgrade\r\nUpgrade: %s\r\n\r\n", admin.TakeoverProtocol)
@@ -75,7 +75,7 @@ func upgrade(c net.Conn) error {
 		return ErrDenied
 	}
 	if r.StatusCode != http.StatusSwitchingProtocols || in.Buffered() > 0 {
-		return fmt.Errorf("it answers %s", r.Status)
+		return fmt.Errorf("the daemon answered %s", r.Status)
 	}
 	return nil
 }
@@ -89,7 +89,7 @@ func (s *State) request(version string) error {
 	if err != nil {
 		return err
 	}
-	for _, o := range s.offer.Stores {
+	for _, o := range s.offer.Stores { // the descriptors of the locks come in this order
 		if o.Locked && len(files) > 0 {
 			s.locks[o.Name], files = files[0], files[1:]
 		}

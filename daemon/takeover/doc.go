@@ -1,15 +1,15 @@
-// Package takeover has the messages, descriptors and snapshots that the two processes of a takeover
-// exchange, and the parked state that a service manager keeps between two processes. The process
-// that serves calls Give, and its successor uses a State. Package daemon freezes the process, makes
-// the snapshot and restores it.
+// Package takeover defines the messages, descriptors and snapshots that the two processes of a
+// takeover exchange, and the parked state that a service manager keeps between two processes. The
+// serving process calls Give, and its successor uses a State. Package daemon freezes the process,
+// makes the snapshot and restores it.
 //
-// In a takeover a successor replaces the process that serves, and clients notice nothing. The
-// successor asks for it on the admin socket, and opens the stores while the other process serves.
-// Then the process that serves freezes, and passes on its sockets and its snapshot. When the
-// successor has read everything, the process that serves commits with one byte. If anything fails
-// before it has written that byte, it continues to serve; afterwards it does nothing more. The
-// successor serves only after it has read that byte. So at most one process serves at any time,
-// even if either is killed.
+// In a takeover a successor replaces the serving process, and clients notice only a short pause.
+// The successor requests the takeover on the admin socket, and opens the stores while the serving
+// process continues. Then the serving process freezes, and passes on its sockets and its snapshot.
+// When the successor has read everything, the serving process commits with one byte. If anything
+// fails before it has written that byte, it continues to serve; after it has written the byte, it
+// only ends. The successor serves only after it has read that byte. So at most one process serves
+// at any time, even if either is killed.
 //
 // The messages, in their order:
 //

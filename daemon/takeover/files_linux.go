@@ -13,10 +13,11 @@ import (
 // Files collects descriptors to pass on. They have to stay open until they are sent.
 type Files struct {
 	all  []int
-	made []int // descriptors that were made only for this
+	made []int // the memory files among them, which Close closes
 }
 
-// Close closes the descriptors that were made only to be passed on.
+// Close closes the descriptors that were made only to be passed on. The others belong to their
+// owners.
 func (f *Files) Close() {
 	for _, fd := range f.made {
 		_ = unix.Close(fd)
@@ -64,7 +65,8 @@ func (f *Files) AddMemory(b []byte) error {
 	return nil
 }
 
-// Revoke makes a parked state useless for everyone who may have received its descriptors.
+// Revoke marks a parked state as taken, so that no process can use it that has received its
+// descriptors. The memory file is shared with such a process.
 func (f *Files) Revoke() {
 	for _, fd := range f.made {
 		_, _ = unix.Pwrite(fd, []byte{parkedTaken}, 0)

@@ -12,13 +12,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A parked state in a file beside the socket. A daemon that has drained leaves it if it still has
-// detached holds, which belong to no connection. So the state has no descriptors.
+// This file handles a parked state in a file beside the socket. A daemon that has drained writes
+// the file if it still has detached holds. These belong to no connection, so the state needs no
+// descriptors.
 
 func parkedFile(socket string) string { return socket + ".parked" }
 
 // ParkInFile writes a parked state without descriptors, for the next process that serves the socket
-// of o. Its times are of the boot clock, so it is of no use after a boot of the machine.
+// of o. Its times are on the boot clock, so no process can use it after a reboot.
 func ParkInFile(o Offer, snapshot []byte) error {
 	var err error
 	if o.Clock, err = clock(); err != nil {
@@ -32,7 +33,7 @@ func ParkInFile(o Offer, snapshot []byte) error {
 		return err
 	}
 	path := parkedFile(o.Socket)
-	_ = os.Remove(path + ".new") // of a process that was killed while it wrote it
+	_ = os.Remove(path + ".new") // a process may have been killed while it wrote this file
 	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
@@ -57,7 +58,7 @@ func FindInFile(socket string) (*State, error) {
 	}
 	lock, err := listen.Lock(socket)
 	if err != nil {
-		return nil, nil // the caller finds the same out when it makes the socket
+		return nil, nil // the caller gets the same error when it makes the socket
 	}
 	s, err := readParked(socket)
 	if err != nil {
@@ -68,9 +69,9 @@ func FindInFile(socket string) (*State, error) {
 	return s, nil
 }
 
-// LeftInFile reports whether there is a parked state in the file beside a socket, which this
-// process has locked. A daemon may not serve anew beside such a file: a later process would take
-// its state for the state of that daemon. LeftInFile removes a file that cannot be used.
+// LeftInFile reports whether there is a parked state in the file beside a socket. This process has
+// locked the socket. A daemon must not start without that state: a later process would mistake the
+// old state for the state of this daemon. LeftInFile removes a file that cannot be used.
 func LeftInFile(socket string) bool {
 	_, err := readParked(socket)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +80,8 @@ func LeftInFile(socket string) bool {
 	return err == nil
 }
 
-// readParked reads the file that ParkInFile has written for a socket, on this boot of the machine.
-// In a directory such as /tmp another user may have made it.
+// readParked reads the file that ParkInFile has written for a socket since the last boot. It checks
+// the owner, because in a directory such as /tmp another user may have made the file.
 func readParked(socket string) (*State, error) {
 	f, err := os.OpenFile(parkedFile(socket), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -94,7 +95,7 @@ func readParked(socket string) (*State, error) {
 	owner, _ := st.Sys().(*syscall.Stat_t)
 	if !st.Mode().IsRegular() || st.Mode().Perm() != 0o600 || owner == nil ||
 		int(owner.Uid) != os.Geteuid() {
-		return nil, errors.New("it is not a file of this user alone")
+		return nil, errors.New("it is not a file that only this user can read")
 	}
 	b, err := io.ReadAll(f)
 	if err != nil {
@@ -109,13 +110,13 @@ func readParked(socket string) (*State, error) {
 	}
 	now, err := clock()
 	if err == nil && s.offer.Clock != now {
-		err = errors.New("it is of another boot of the machine, or of another time namespace")
+		err = errors.New("it was written before the last boot, or in another time namespace")
 	}
 	return s, err
 }
 
-// clock identifies the boot clock of this process: two processes with the same id read the same
-// clock.
+// clock returns an id of the boot clock of this process. Two processes with the same id read the
+// same clock: they run on the same boot, in the same time namespace.
 func clock() (string, error) {
 	id, err := upstream.BootID()
 	if err != nil {
@@ -128,17 +129,17 @@ func clock() (string, error) {
 	return id + " " + space, nil
 }
 
-// SocketLock returns the lock of the socket that FindInFile has taken, which belongs to the caller
-// from now on; nil for other states.
+// SocketLock returns the lock file of the socket, which FindInFile has locked. The file belongs to
+// the caller from now on. SocketLock returns nil for a state that is not from a file.
 func (s *State) SocketLock() *os.File {
 	lock := s.lock
 	s.lock = nil
 	return lock
 }
 
-// use removes the file of a state, so that no other process uses the state. First it marks the
-// file, which may have another name as well.
-func (s *State) use() error {
+// consume removes the file of a state, so that no other process uses the state. Before that, it
+// marks the content as taken, because the file may have a second name.
+func (s *State) consume() error {
 	if s.file == "" {
 		return nil
 	}
@@ -155,8 +156,9 @@ func (s *State) use() error {
 	return nil
 }
 
-// Discard closes a parked state that this process does not use. No other process uses it.
+// Discard closes a parked state that this process does not use, so that no other process uses it
+// either.
 func (s *State) Discard() {
-	_ = s.use()
+	_ = s.consume()
 	s.Close()
 }

@@ -11,17 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// A takeover without a successor yet: the daemon leaves its descriptors with the service manager
-// and ends. The next process gets them from the manager. The order of the descriptors identifies
-// them. A state without descriptors can also be in a file: see ParkInFile.
+// A parked state is for a takeover without a successor yet: the daemon leaves its descriptors with
+// the service manager and ends. The next process gets them from the manager. The order of the
+// descriptors identifies them. A state without descriptors can also be in a file: see ParkInFile.
 
 // The first byte of the memory file of a parked state.
 const (
 	parkedFresh = 'F'
-	parkedTaken = 'T' // by a process that serves, or has served: the state is out of date
+	parkedTaken = 'T' // a process has served with this state, so the state is out of date
 )
 
-var errTaken = errors.New("it has been taken before")
+var errTaken = errors.New("another process has taken it before")
 
 // encodeParked returns the content of the memory file of a parked state.
 func encodeParked(o Offer, contents Contents, snapshot []byte) ([]byte, error) {
@@ -35,10 +35,10 @@ func encodeParked(o Offer, contents Contents, snapshot []byte) ([]byte, error) {
 	return c.B, nil
 }
 
-// FindParked returns the takeover state that a daemon has parked. It can be taken only once:
-// whatever happens to it, the next process that finds the same descriptors gets ErrParked. If the
-// state is not used, its holds end with the validity stated to their owners. The files belong to
-// FindParked.
+// FindParked returns the takeover state that a daemon has parked. A state can be taken only once:
+// FindParked marks it, and the next process that finds the same descriptors gets ErrParked. If the
+// state is not used, its holds end with the validity stated to their owners. FindParked takes
+// ownership of files.
 func FindParked(files []*os.File) (found *State, err error) {
 	r := &Received{files: files}
 	defer func() {
@@ -103,9 +103,10 @@ func decodeParked(b []byte) (*State, error) {
 func (s *State) Parked() bool { return s.parked != nil }
 
 // Match compares the stores of a parked state with the stores of this process, given as keys by
-// names. It returns the names of the stores that this process does not have. Their locks are
-// lost, and Successor returns nil for them. Match has to be called before a store is opened. If a
-// daemon serves, it returns nothing, because that daemon refuses the takeover in such a case.
+// names. It returns the names of the stores that this process does not have. Their locks are lost,
+// and Successor returns nil for them. The caller calls Match before it opens a store. For a state
+// that is not parked, Match returns nothing: the serving daemon refuses the takeover itself if a
+// store is missing.
 func (s *State) Match(stores map[string]string) (gone []string) {
 	if !s.Parked() {
 		return nil
@@ -122,14 +123,14 @@ func (s *State) Match(stores map[string]string) (gone []string) {
 	return gone
 }
 
-// StandIns makes stand-ins for the stores of the takeover state that this process does not have, by
-// names. See Match.
+// StandIns adds a stand-in to the engine for each store that Match has found missing. It returns
+// the stand-ins by the names of these stores.
 func (s *State) StandIns(to *engine.Engine) (map[string]*engine.StoreLane, error) {
 	lanes := make(map[string]*engine.StoreLane)
 	for name, o := range s.gone {
 		if o.Info.Name == "" {
-			return nil, fmt.Errorf("the process that has left it is too old to tell "+
-				"what kind of store %q is", name)
+			return nil, fmt.Errorf("the parked state does not tell what kind of store "+
+				"%q is: a daemon of an older version wrote it", name)
 		}
 		lane, err := to.StandIn(name, o.Info, o.Parts)
 		if err != nil {
@@ -140,7 +141,7 @@ func (s *State) StandIns(to *engine.Engine) (map[string]*engine.StoreLane, error
 	return lanes, nil
 }
 
-// IsGone reports whether this process does not have the store with that name in the takeover state.
+// IsGone reports whether Match has found that this process does not have the store with that name.
 func (s *State) IsGone(store string) bool {
 	_, gone := s.gone[store]
 	return gone

@@ -12,8 +12,8 @@ import (
 type Received struct {
 	Contents
 	Snapshot []byte
-	files    []*os.File
-	at       int
+	files    []*os.File // nil where Next has returned the file
+	at       int        // the index of the next file
 }
 
 // receiveFiles receives the descriptors and reads the memory file, which is the last of them.
@@ -51,7 +51,7 @@ func readAll(f *os.File) ([]byte, error) {
 	return b, err
 }
 
-// Next returns the next descriptor, which belongs to the caller; nil if there is none.
+// Next returns the next descriptor, which then belongs to the caller; nil if there is none.
 func (r *Received) Next() *os.File {
 	if r.at == len(r.files) {
 		return nil
@@ -79,7 +79,7 @@ func (s *Sockets) Close() {
 }
 
 // Sockets returns the next descriptors, which Files.AddSockets has added. They belong to the
-// caller, also after an error.
+// caller, even after an error.
 func (r *Received) Sockets() (s Sockets, err error) {
 	s.Admin = make(map[string]net.Listener)
 	for _, name := range r.Admin {

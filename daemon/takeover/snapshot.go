@@ -11,8 +11,9 @@ type Snapshot struct {
 
 // Conn is the state of a connection. The engine's snapshot has the state of its session.
 type Conn struct {
-	Input, Unsent []byte
-	Watched       bool // a descriptor of its process is passed on, too
+	Input   []byte // read from the client but not handled
+	Unsent  []byte // taken from the outbox but not written
+	Watched bool   // a descriptor of the client's process follows the connection's
 }
 
 // Encode returns the snapshot in its binary form.

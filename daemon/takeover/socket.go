@@ -61,6 +61,7 @@ func Receive(c *net.UnixConn, m any) (files []*os.File, err error) {
 	return files, nil
 }
 
+// receiveAll fills b, and appends the descriptors that come with its bytes to files.
 func receiveAll(c *net.UnixConn, b []byte, files []*os.File) ([]*os.File, error) {
 	oob := make([]byte, unix.CmsgSpace(4*maxFiles))
 	for len(b) > 0 {

@@ -12,31 +12,33 @@ import (
 type State struct {
 	c      *net.UnixConn // nil for a parked state
 	offer  Offer
-	locks  map[string]*os.File
-	parked *Received // the parked state; nil when a daemon serves
+	locks  map[string]*os.File // the stores' lock files, by the stores' names
+	parked *Received           // the parked state; nil when a daemon serves
 	// gone has the stores of a parked state that this process does not have: see Match.
 	gone map[string]OfferedStore
-	// Of a parked state in a file: the path of the file, and the lock of the socket until it is taken.
+	// file is the path of a parked state in a file; empty for other states. lock is the lock file of
+	// the socket, until SocketLock returns it.
 	file string
 	lock *os.File
 }
 
-// PID returns the id of the process that serves.
+// PID returns the id of the serving process, or of the process that has parked the state.
 func (s *State) PID() int { return s.offer.PID }
 
 // Socket returns the path of the socket that the other process serves.
 func (s *State) Socket() string { return s.offer.Socket }
 
-// OwnsSocket reports whether that socket is to be removed at the end, because the daemon has made
+// OwnsSocket reports whether a daemon has made that socket, so that the last daemon has to remove
 // it.
 func (s *State) OwnsSocket() bool { return s.offer.Owned }
 
-// Seen returns the result of the other process's Config.Seen. It is empty if there is none, as with
-// older versions.
+// Seen returns the result of the other process's daemon.Config.Seen. It is empty if that process
+// has none, as in older versions.
 func (s *State) Seen() []byte { return s.offer.Seen }
 
-// Successor returns the information that is needed to open a store by its name. It is nil if the
-// daemon has no store of that name, or one that cannot be taken over. It may be called on nil.
+// Successor returns the information with which this process opens the store of that name as a
+// successor. It is nil if the other process has no such store, or its leases cannot be taken over.
+// It may be called on nil.
 func (s *State) Successor(store string) *upstream.Successor {
 	if s == nil {
 		return nil
@@ -59,8 +61,8 @@ func (s *State) Lost() (names []string) {
 	return names
 }
 
-// Accepts reports whether the process that serves accepts a successor with these stores, given as
-// keys by names. A parked state accepts all: see Match.
+// Accepts reports whether the serving process accepts a successor with these stores, given as keys
+// by names. A parked state accepts all stores: see Match.
 func (s *State) Accepts(stores map[string]string) bool {
 	return s.Parked() || len(s.offer.Missing(stores)) == 0
 }
@@ -76,12 +78,12 @@ func (o *Offer) Missing(stores map[string]string) (missing []OfferedStore) {
 	return missing
 }
 
-// Receive asks the process that serves to pass its state on, for a successor with these stores,
-// given as keys by names. It waits for the state. For a parked state it returns that.
+// Receive asks the serving process to pass its state on to a successor with these stores, given as
+// keys by names. It blocks until the state has arrived. It returns a parked state at once.
 func (s *State) Receive(stores map[string]string) (*Received, error) {
 	if s.Parked() {
 		s.Match(stores)
-		return s.parked, s.use()
+		return s.parked, s.consume()
 	}
 	if err := Send(s.c, Prepared{stores}, nil); err != nil {
 		return nil, err
@@ -104,9 +106,9 @@ func (s *State) Receive(stores map[string]string) (*Received, error) {
 	return r, nil
 }
 
-// AwaitCommit says that this process has read everything, and waits until the other one has
-// committed. After an error the other process continues to serve. It returns at once for a parked
-// state.
+// AwaitCommit tells the serving process that this process has read everything, and blocks until
+// that process has committed. After an error the other process continues to serve. AwaitCommit
+// returns at once for a parked state.
 func (s *State) AwaitCommit() error {
 	if s.Parked() {
 		return nil
@@ -125,7 +127,7 @@ func (s *State) AwaitCommit() error {
 	return nil
 }
 
-// Close discards the takeover state. The daemon that serves continues.
+// Close discards the takeover state. The serving daemon continues.
 func (s *State) Close() {
 	if s.Parked() {
 		s.parked.Close()

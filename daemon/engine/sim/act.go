@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// What clients do.
+// This file has what clients do: they draw requests at random, and plan the end of each hold.
 
 // patience bounds how long an answer may take beyond the requested wait. Pauses of the host and of
 // the client do not count.
@@ -253,12 +253,12 @@ func (c *client) odd() {
 		c.releaseMany()
 	case 11:
 		if h != nil {
-			c.acquire(h.key, h.owner) // again
+			c.acquire(h.key, h.owner) // re-enters it
 		}
 	case 12:
 		c.wrong()
 	case 13:
-		if w.chance(200) { // rarely: it ends what others do
+		if w.chance(200) { // rarely, because it ends holds of other clients
 			c.forceUnlock()
 		}
 	}
@@ -312,7 +312,7 @@ func (c *client) renew(h *hold) {
 const promptly = sec
 
 func (c *client) downgrade(h *hold) {
-	h.mode = protocol.Shared // others may come in from here on
+	h.mode = protocol.Shared // other readers may be let in from now on
 	if x := c.keptOf(h); x != nil {
 		x.as.mode = h.mode
 	}
@@ -350,7 +350,7 @@ func (c *client) inspect(h *hold) {
 	if q.key.permits > 0 {
 		p.Mode = protocol.Permit
 	}
-	if q.named = c.w.chance(500); q.named {
+	if q.asksHolders = c.w.chance(500); q.asksHolders {
 		p.Flags = protocol.FlagHolders
 	}
 	c.send(q, p)

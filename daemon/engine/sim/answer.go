@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// How a client handles answers to requests about its holds, and failures.
+// This file has how a client handles answers to requests about its holds, and failures.
 
 // kept handles the grant that answers a renewal or a downgrade.
 func (c *client) kept(q *request, g *protocol.Grant) {

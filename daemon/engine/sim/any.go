@@ -6,14 +6,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Acquires of one of several keys. A client gets one hold, like any other hold. Two more rules are
-// checked. No waiter of the host is overtaken by such an acquire, and no other overtakes it. A try is
-// not busy if one of its keys was free throughout.
+// This file has acquires of one of several keys. A client gets one hold, like any other hold. Two
+// more rules are checked. No waiter of the host is overtaken by such an acquire, and no other
+// overtakes it. A try is not busy if one of its keys was free throughout.
 
 // anyState is what is known of an acquire of one of several keys.
 type anyState struct {
-	free   []*key // that were free when the request arrived
-	queued int    // number of acquires that had arrived when it was in all queues; 0 if it is not
+	free   []*key // the keys that were free when the request arrived
+	queued int    // host.seq when it was first in the queues of all keys; 0 if it never was
 }
 
 // asksOnly reports whether q asks for a hold of k and for no other hold together with it.
@@ -64,7 +64,7 @@ func (k *conn) arrivesAny(q *request) {
 	h := k.h
 	for _, key := range h.w.everything {
 		if q.names(key) {
-			h.named[key] = q
+			h.lastAbout[key] = q
 		}
 	}
 	if q.op != protocol.OpAcquireAny || k.unresponsive || k.ended {
@@ -88,8 +88,8 @@ func (k *key) uses(h *host) {
 	k.used[h] = h.w.now
 }
 
-// untouched reports whether no daemon has anything to do with k, apart from the request q. It may
-// return false although that is so.
+// untouched reports whether no daemon has anything to do with k, apart from the request q. It
+// returns false if it cannot be sure.
 func (h *host) untouched(k *key, q *request) bool {
 	w := h.w
 	if w.p.Local || w.p.Foreign > 0 { // holds and holders that no store knows
@@ -159,7 +159,7 @@ func (w *World) replyingAny(k *conn, q *request, m protocol.Message) {
 
 // notBusy checks that a key of a request that is answered busy has been used since its arrival.
 func (w *World) notBusy(h *host, q *request, k *key) {
-	used := h.named[k] != q || !h.untouched(k, q)
+	used := h.lastAbout[k] != q || !h.untouched(k, q)
 	for o, at := range k.used {
 		used = used || o != h && at >= q.came
 	}

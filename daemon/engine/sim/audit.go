@@ -8,7 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The audit log, from the notices of the engine. Each hold begins once and ends once there.
+// This file checks the audit log, which the daemon writes from the notices of the engine. Each hold
+// begins once and ends once there.
 
 // audited is a hold in the audit log.
 type audited struct {
@@ -93,15 +94,15 @@ func (h *host) foundGone(id audited, n *cache.Notice) {
 // mayBegin checks that the host's configuration lets the client have the key when the daemon grants
 // it. It also checks each key of a multi-acquire.
 func (h *host) mayBegin(n *cache.Notice) {
-	sp := h.conf.of(n.Key)
+	ns := h.conf.of(n.Key)
 	h.began[n.Session.ID] = h.w.now
 	if k := h.connOf(n.Session.ID); k != nil && !h.allows(n.Key, k.c.uid) {
 		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v",
-			k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
+			k.c.id, k.c.uid, n.Fence, ns.Prefix, ns.Users)
 	}
 	if n.Degraded && !h.mayDegrade(n.Key) {
 		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it",
-			n.Session.ID, sp.Prefix)
+			n.Session.ID, ns.Prefix)
 	}
 }
 
@@ -118,31 +119,31 @@ func (h *host) connOf(session uint64) *conn {
 // notTooMany checks, when a hold begins, the limit of its namespace. Holds that a reload has moved
 // there may exceed the limit; then no new hold begins.
 func (h *host) notTooMany(key string) {
-	sp, n := h.conf.of(key), int64(0)
+	ns, n := h.conf.of(key), int64(0)
 	switch {
-	case sp.MaxHolds == 0:
+	case ns.MaxHolds == 0:
 		return
 	case h.steps != nil: // the log may lack the ends of holds
-		n = h.heldIn(sp)
+		n = h.heldIn(ns)
 	default:
 		for id, holds := range h.audit {
-			if h.conf.of(id.key) == sp {
+			if h.conf.of(id.key) == ns {
 				n += int64(holds)
 			}
 		}
 	}
-	if n > sp.MaxHolds {
+	if n > ns.MaxHolds {
 		h.w.fail("limits", key, "host %d: hold %d begins in namespace %q, and there may be %d", h.id, n,
-			sp.Prefix, sp.MaxHolds)
+			ns.Prefix, ns.MaxHolds)
 	}
 }
 
 // heldIn counts the holds of a namespace that a view of the daemon shows.
-func (h *host) heldIn(sp *namespace) (n int64) {
+func (h *host) heldIn(ns *namespace) (n int64) {
 	var v engine.View
 	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[0], Limit: engine.MaxViewRows}, &v)
 	for i := range v.Holds {
-		if o := &v.Holds[i]; !o.Forced && h.conf.of(o.Key) == sp {
+		if o := &v.Holds[i]; !o.Forced && h.conf.of(o.Key) == ns {
 			n++
 		}
 	}
@@ -151,20 +152,20 @@ func (h *host) heldIn(sp *namespace) (n int64) {
 
 // notTooManyWait checks the limit of waiters of a namespace when an acquire begins to wait there.
 func (h *host) notTooManyWait(q *request) {
-	sp, n := h.conf.of(q.key.name), int64(0)
-	if sp.MaxWaiters == 0 {
+	ns, n := h.conf.of(q.key.name), int64(0)
+	if ns.MaxWaiters == 0 {
 		return
 	}
 	waits := func(q *request) bool { return q.k.c.k == q.k && !q.k.killed && !q.k.unwritten(q) }
 	for _, k := range h.w.everything {
 		for _, o := range h.waits[k] {
-			if h.conf.of(k.name) == sp && waits(o) {
+			if h.conf.of(k.name) == ns && waits(o) {
 				n++
 			}
 		}
 	}
-	if slices.Contains(h.waits[q.key], q) && waits(q) && n > sp.MaxWaiters {
-		h.w.fail("limits", q.key.name, "host %d: acquire %d waits as number %d in namespace %q, and %d may", h.id, q.id, n, sp.Prefix, sp.MaxWaiters)
+	if slices.Contains(h.waits[q.key], q) && waits(q) && n > ns.MaxWaiters {
+		h.w.fail("limits", q.key.name, "host %d: acquire %d waits as number %d in namespace %q, and %d may", h.id, q.id, n, ns.Prefix, ns.MaxWaiters)
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 
 // breaker is the state of upstream.Pump as a circuit breaker.
 type breaker struct {
-	looking bool // pings are under way
+	pinging bool // a ping is in progress, or a series of them
 	down    bool
-	parked  []*pump // renewals that wait for the store
-	// It rises with each successor that takes over while the store is down, so that pings of an
-	// earlier process end.
+	parked  []*pump // workers of the lane of renewals, which wait until the store is up
+	// no rises with each successor that takes over while the store is down, so that the series of
+	// pings of the earlier process ends.
 	no int
 }
 
@@ -22,32 +22,32 @@ var errDown = errors.New("the store does not answer")
 // suspect has the store pinged, because a batch was not answered.
 func (l *link) suspect() {
 	h, b := l.h, &l.breaker
-	if b.looking {
+	if b.pinging {
 		return
 	}
-	b.looking = true
+	b.pinging = true
 	l.ping(func(ok bool) {
 		if ok {
-			b.looking = false
+			b.pinging = false
 			return
 		}
 		b.down = true
 		h.w.counts.Tallies[outages]++
 		h.w.say(nil, "host %d: store %s is down", h.id, l.name)
 		h.eng.StoreDown(l.storeLane, errDown)
-		l.outlast(100 * ms)
+		l.pingUntilUp(100 * ms)
 	})
 }
 
-// outlast pings until the store is up.
-func (l *link) outlast(pause int64) {
+// pingUntilUp pings until the store is up.
+func (l *link) pingUntilUp(pause int64) {
 	h, no := l.h, l.breaker.no
 	l.after(pause*4/5+h.w.between(0, pause*2/5), func() {
 		l.ping(func(ok bool) {
 			switch {
 			case l.breaker.no != no:
 			case !ok:
-				l.outlast(min(2*pause, sec))
+				l.pingUntilUp(min(2*pause, sec))
 			default:
 				h.w.say(nil, "host %d: store %s is up again", h.id, l.name)
 				l.isUp()
@@ -84,7 +84,7 @@ func (l *link) ping(then func(ok bool)) {
 		})
 		return
 	}
-	asks := l // it outlives a part that a takeover replaces
+	asks := l // the link that receives the answer: the whole outlives a part that a takeover replaces
 	if l.whole != nil {
 		asks = l.whole
 	}

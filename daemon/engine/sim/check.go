@@ -10,14 +10,14 @@ import (
 // key is one lock, with the state of the checks about it.
 type key struct {
 	name    string
-	no      uint64            // from 1
+	no      uint64            // its number among all keys, from 1
 	permits int               // of a semaphore; 0 for a lock
-	fences  map[fenceAt]*hold // of a semaphore, all that were ever granted
-	holds   []*hold           // that clients believe in, or did until a moment ago
+	fences  map[fenceAt]*hold // of a semaphore: all permits that were ever granted
+	holds   []*hold           // the holds that clients believe in, and a few that are over
 	fenced  map[*simStore]*fenced
 	own     map[*host]*ownFences
-	foreign *foreigner      // who believes that it holds it by SET NX PX
-	used    map[*host]int64 // when a store carried out the last op of each host
+	foreign *foreigner      // the plain locker that took it last, by SET NX PX
+	used    map[*host]int64 // true time at which a store carried out the last op of each host
 }
 
 // fenceAt is a fence of a store. Fences of different stores cannot be compared.
@@ -30,7 +30,7 @@ type fenceAt struct {
 type fenced struct {
 	exclusive *hold // the one with the highest fence so far
 	shared    *hold
-	latest    *hold  // to have begun
+	latest    *hold  // the hold that has begun last
 	resource  uint64 // the highest fence that the resource behind the lock has seen
 	writer    *hold
 }
@@ -246,7 +246,7 @@ func (w *World) write(h *hold) {
 func (w *World) written(h *hold) {
 	k := h.key
 	if h.degraded {
-		return // a resource that looks at fences does not take it
+		return // a resource that checks fences does not take a write without one
 	}
 	all := k.fencesOf(h)
 	for _, f := range all {
@@ -290,7 +290,7 @@ func (w *World) lostCheck(h *hold, why protocol.Reason) {
 			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong",
 				h.fence, h.c.id, why)
 		}
-	case protocol.LostForced: // see told
+	case protocol.LostForced: // see client.readForced
 	case protocol.LostSilent: // see wasSilent
 		if w.p.Calm {
 			w.fail("lost", h.key.name, "fence %d of client %d was lost as it was silent, and it never is",
@@ -361,15 +361,15 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 // mayHave checks that the configuration which the host follows now lets the client have the key.
 func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 	if on.stuck {
-		return // it was decided a while ago
+		return // the grant has waited in the outbox: the configuration was another
 	}
-	sp := on.h.conf.of(k.name)
+	ns := on.h.conf.of(k.name)
 	if !on.h.allows(k.name, on.c.uid) {
 		w.fail("access", k.name, "client %d of user %d is granted fence %d, and namespace %q is for %v",
-			on.c.id, on.c.uid, g.Fence, sp.Prefix, sp.Users)
+			on.c.id, on.c.uid, g.Fence, ns.Prefix, ns.Users)
 	}
 	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !on.h.mayDegrade(k.name) {
-		w.fail("access", k.name, "client %d is granted a degraded hold, and namespace %q does not allow it", on.c.id, sp.Prefix)
+		w.fail("access", k.name, "client %d is granted a degraded hold, and namespace %q does not allow it", on.c.id, ns.Prefix)
 	}
 }
 
@@ -394,16 +394,16 @@ func (w *World) pushing(k *conn, m protocol.Message) {
 		return
 	}
 	if h := k.c.known[grantID{w.key(name), owner, fence}]; h != nil {
-		h.told = true
+		h.lossSent = true
 	}
 }
 
-// inTime checks rule 3 at the daemon: no grant past its deadline, and no
-// handoff that gives less than a third of the TTL.
+// inTime checks rule 3 at the daemon: no grant is sent past its deadline, and no handoff gives less
+// than a third of the TTL.
 func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	h := on.h
 	if h.stale != 0 || on.stuck {
-		return // it could not know
+		return // the daemon could not know how late the client gets it
 	}
 	until := g.Deadline
 	if g.End != 0 {
@@ -448,7 +448,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 // lastsLongEnough checks that a fixed hold lasts for the TTL that its owner asked for. It may end
 // with a lease that was requested with that TTL before the owner asked.
 func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) {
-	if w.p.MaxHold > 0 || h.stood() > 0 { // a host that stands still reads answers late
+	if w.p.MaxHold > 0 || h.frozenSoFar() > 0 { // a frozen host reads answers late
 		return
 	}
 	w.counts.Tallies[fixedGrants]++

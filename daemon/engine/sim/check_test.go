@@ -62,7 +62,7 @@ func (c *client) takes(t *testing.T, mode protocol.Mode, fence uint64) *hold {
 }
 
 func grant(c *client, id, fence, count uint64) []byte {
-	until := uint64(c.clock()/ms - c.mapped + 1000)
+	until := uint64(c.clock()/ms - c.offset + 1000)
 	return protocol.AppendGrant(nil, id, &protocol.Grant{Fence: fence, Count: count,
 		Deadline: until, Left: 1000})
 }

@@ -13,25 +13,25 @@ type client struct {
 	w            *World
 	h            *host
 	id           int
-	gen          int   // of the process
-	off          int64 // of its clock against the host's: it may live in another time namespace
-	paused       int64 // it does nothing before
-	frost        int64 // how long it has been paused altogether
-	unresponsive int64 // it does not read before
-	silent       int64 // it sends no heartbeats before
+	gen          int   // rises with each process that this client runs as
+	off          int64 // its clock, less the host's: it may live in another time namespace
+	paused       int64 // the process does nothing before this true time
+	frozenTotal  int64 // how long it has been paused or unresponsive in total
+	unresponsive int64 // it does not read before this true time
+	silent       int64 // it sends no heartbeats before this true time
 	uid          int   // its user; -1 when users do not matter
 
-	chain int // links that it has still to make
+	chain int // how many more times it acquires the key of a chain
 
 	k       *conn // nil while not connected
 	greeted bool
-	mapped  int64 // what to add to the daemon's times, ms
-	t0      int64 // own clock before hello, ms
+	offset  int64 // what to add to the daemon's times, ms
+	helloAt int64 // its own clock before the hello, ms
 	nextID  uint64
-	calls   []*request
-	holds   []*hold // of this connection, until they are over
-	known   map[grantID]*hold
-	old     []*hold // over; to send stale releases
+	calls   []*request        // not answered yet
+	holds   []*hold           // of this connection, until they are over
+	known   map[grantID]*hold // all holds that this connection was granted
+	old     []*hold           // the last holds that are over, to send stale releases
 	buf     []byte
 	unread  []byte
 }
@@ -45,7 +45,7 @@ type grantID struct {
 
 // hold is a client's record of one of its holds.
 type hold struct {
-	down     uint64 // id of the request that made it shared
+	down     uint64 // id of the downgrade that made it shared; 0 for none
 	c        *client
 	k        *conn
 	key      *key
@@ -55,51 +55,52 @@ type hold struct {
 	fence    uint64
 	mode     protocol.Mode
 	count    int   // grants read, less releases sent
-	said     int   // count as the daemon last said it
-	valid    int64 // ms on the client's clock
-	end      int64 // the same; 0 when watched
+	said     int   // the count that the daemon has stated last
+	valid    int64 // the client may rely on it until then: ms on the client's clock
+	end      int64 // of a fixed hold, on the same clock; 0 for a watched one
 	begun    int   // its place among all fresh holds
 	ttl      int64 // ms
 	over     bool  // released, lost, or its connection has ended
-	unsure   bool  // said may be behind: an acquire-many that had entered it has given up
-	told     bool  // the daemon has sent that it is lost
-	gone     bool  // the daemon has said that it is no more
+	unsure   bool  // said may be too high: a multi-acquire that had re-entered it has failed
+	lossSent bool  // the daemon has sent that it is lost
+	gone     bool  // the client has read that the daemon no longer has it
 	vague    bool  // mode may be the other one
 	degraded bool  // its host granted it alone: without a fence
-	closed   bool  // all of it has been given up: acquires sent before that count no more
+	closed   bool  // all counts are released: grants of acquires sent before add none
 }
 
 // request is a request that has been sent.
 type request struct {
-	id        uint64
-	op        protocol.Op
-	quiet     bool  // release: not answered; a failure is pushed
-	doomed    bool  // quiet: it has to fail
-	k         *conn // acquire: once it has reached the daemon
-	seq       int   // the same: its place among those that did
-	came      int64 // the same: when
-	any       anyState
-	cameAt    int64     // the same: by its host's clock
-	at        *simStore // acquire: of a degraded grant, where the key was configured to be then
-	key       *key
-	keys      []*key
-	owner     uint64
-	mode      protocol.Mode
-	wait      int64 // ms; -1 without bound
-	ttl       int64 // ms
-	fixed     bool
-	keep      int64 // ms
-	detached  *kept // release: of a detached hold
-	all       bool
-	holds     []*hold // what is released, renewed, downgraded or inspected; nil entries for stale ones
-	target    *request
-	sent      int64
-	frost     int64 // of host and client when it was sent
-	late      int64 // ns after sent by which it has to be answered
-	withdrawn bool  // answered canceled
-	dropped   bool  // acquire: nobody wants it any more; a grant is given back at once
-	stale     bool  // release: of a fence that is not the hold's
-	named     bool  // inspect: asks for the holders
+	id     uint64
+	op     protocol.Op
+	quiet  bool // of a release: only a failure is reported, by a push
+	doomed bool // of a quiet release: it has to fail
+	// The next four are of acquires that have reached the daemon.
+	k            *conn
+	seq          int   // its place among all acquires that have reached this host
+	came         int64 // the true time at which it arrived
+	cameAt       int64 // the same by its host's clock
+	any          anyState
+	at           *simStore // where the lease is; for a degraded hold, the key's store then
+	key          *key
+	keys         []*key
+	owner        uint64
+	mode         protocol.Mode
+	wait         int64 // ms; -1 without bound
+	ttl          int64 // ms
+	fixed        bool
+	keep         int64 // ms
+	detached     *kept // the detached hold that a release names
+	all          bool
+	holds        []*hold // what it is about; nil entries for stale fences
+	target       *request
+	sent         int64
+	frozenBefore int64 // how long host and client had been frozen when it was sent
+	late         int64 // ns after sent by which it has to be answered
+	withdrawn    bool  // it was answered canceled
+	dropped      bool  // of an acquire: it has been canceled; a grant is released at once
+	stale        bool  // it names a fence that is not a present hold's
+	asksHolders  bool  // of an inspect: it asks for the holders
 	// wrong is the code that the request deserves, whatever the state of the daemon. The request
 	// counts as a ping.
 	wrong protocol.Code
@@ -155,9 +156,9 @@ func (c *client) connect() {
 	c.greeted, c.nextID = false, 0
 	c.unread = c.unread[:0]
 	c.known = make(map[grantID]*hold)
-	c.t0 = c.clock() / ms
+	c.helloAt = c.clock() / ms
 	least := uint64(1)
-	if c.w.chance(5) && !c.w.calm { // of a later world
+	if c.w.chance(5) && !c.w.calm { // a client that knows only later versions of the protocol
 		least = 7
 	}
 	c.send(&request{op: protocol.OpHello}, &protocol.Request{MinVersion: least,
@@ -168,7 +169,7 @@ func (c *client) connect() {
 func (c *client) send(q *request, p *protocol.Request) {
 	w := c.w
 	c.nextID++
-	q.id, q.sent, q.frost = c.nextID, w.now, c.thaw()
+	q.id, q.sent, q.frozenBefore = c.nextID, w.now, c.frozenSoFar()
 	q.late = cmp.Or(q.late, patience)
 	if q.wait > 0 {
 		q.late += q.wait * ms
@@ -248,7 +249,7 @@ func (c *client) close() {
 		c.w.over(h)
 	}
 	c.k.say(nil, nil, true)
-	c.k.calls = nil // nobody reads the answers
+	c.k.calls = nil // the client reads no more answers
 	c.k, c.calls, c.holds, c.old = nil, nil, nil, nil
 }
 
@@ -276,28 +277,28 @@ func (c *client) kill() {
 // pause stops the process, as a garbage collection or SIGSTOP does.
 func (c *client) pause(d int64) {
 	until := c.w.now + d
-	c.frost += max(0, until-max(c.paused, c.w.now))
+	c.frozenTotal += max(0, until-max(c.paused, c.w.now))
 	c.paused = max(c.paused, until)
 	c.w.say(nil, "client %d paused for %d ms", c.id, d/ms)
 }
 
-// deafen has the client read nothing for a while.
-func (c *client) deafen(d int64) {
+// stopReading has the client read nothing for the time d.
+func (c *client) stopReading(d int64) {
 	until := c.w.now + d
-	c.frost += max(0, until-max(c.unresponsive, c.w.now))
+	c.frozenTotal += max(0, until-max(c.unresponsive, c.w.now))
 	c.unresponsive = max(c.unresponsive, until)
 }
 
-// thaw returns how long this client or its host has been frozen so far.
-func (c *client) thaw() int64 {
+// frozenSoFar returns how long this client and its host have been frozen so far, added up.
+func (c *client) frozenSoFar() int64 {
 	now := c.w.now
-	return c.frost - max(0, c.paused-now) - max(0, c.unresponsive-now) + c.h.stood()
+	return c.frozenTotal - max(0, c.paused-now) - max(0, c.unresponsive-now) + c.h.frozenSoFar()
 }
 
-// own maps a time of the daemon to the client's clock, both in ms.
-func (c *client) own(daemon uint64) int64 { return int64(daemon) + c.mapped }
+// fromDaemon maps a time of the daemon to the client's clock, both in ms.
+func (c *client) fromDaemon(daemon uint64) int64 { return int64(daemon) + c.offset }
 
-// find returns the hold of an owner that the client believes in or is about to end.
+// find returns the hold of an owner that is not over; nil if there is none.
 func (c *client) find(k *key, owner uint64) *hold {
 	for _, h := range c.holds {
 		if h.key == k && h.owner == owner && !h.over {

@@ -12,10 +12,10 @@ import (
 // conf is a configuration that an operator writes for all hosts. It never changes.
 type conf struct {
 	namespaces []namespace // by prefix; the first is for the empty one
-	spare      []*simStore // that no namespace uses
+	spare      []*simStore // stores that it names, and that no namespace uses
 	classes    []engine.Class
 	limits     engine.Limits
-	stage      int // of a move
+	stage      int // how many rollouts of a move there have been
 }
 
 // namespace is one namespace of a configuration, with its store.
@@ -28,9 +28,9 @@ type namespace struct {
 func (c *conf) of(name string) *namespace {
 	best := &c.namespaces[0]
 	for i := range c.namespaces {
-		sp := &c.namespaces[i]
-		if len(sp.Prefix) > len(best.Prefix) && strings.HasPrefix(name, sp.Prefix) {
-			best = sp
+		ns := &c.namespaces[i]
+		if len(ns.Prefix) > len(best.Prefix) && strings.HasPrefix(name, ns.Prefix) {
+			best = ns
 		}
 	}
 	return best
@@ -52,9 +52,9 @@ func (c *conf) stores() (all []*simStore) {
 }
 
 // allows reports whether a user may use the keys.
-func (sp *namespace) allows(uid int) bool {
-	return len(sp.Users) == 0 ||
-		slices.Contains(sp.Users, uid)
+func (ns *namespace) allows(uid int) bool {
+	return len(ns.Users) == 0 ||
+		slices.Contains(ns.Users, uid)
 }
 
 // firstConf returns the configuration with which every host begins.
@@ -135,21 +135,21 @@ func (w *World) changeNamespace(c *conf) {
 		all := w.prefixes()
 		prefix = all[w.pick(len(all))]
 	}
-	sp := namespace{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
+	ns := namespace{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
 	if w.p.Move {
-		sp.at = w.stageStore(c.stage)
+		ns.at = w.stageStore(c.stage)
 	}
 	i := slices.IndexFunc(c.namespaces, func(o namespace) bool { return o.Prefix == prefix })
 	switch {
 	case i < 0:
-		c.namespaces = append(c.namespaces, sp)
+		c.namespaces = append(c.namespaces, ns)
 		slices.SortFunc(c.namespaces, func(a, b namespace) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	case w.chance(300): // only its policy
-		c.namespaces[i].Namespace = sp.Namespace
+		c.namespaces[i].Namespace = ns.Namespace
 	case w.chance(400): // only its store
-		c.namespaces[i].at = sp.at
+		c.namespaces[i].at = ns.at
 	default:
-		c.namespaces[i] = sp
+		c.namespaces[i] = ns
 	}
 }
 
@@ -160,20 +160,20 @@ func (w *World) edit(c *conf) *conf {
 	switch w.pick(8) {
 	case 0, 1, 2:
 		w.changeNamespace(next)
-	case 3: // a namespace goes
+	case 3: // it removes a namespace
 		if n := len(next.namespaces); n > 1 {
 			i := 1 + w.pick(n-1)
 			next.namespaces = slices.Delete(next.namespaces, i, i+1)
 		}
-	case 4, 5: // a store goes, and its namespaces to another
-		gone, to := w.stores[w.pick(len(w.stores))], w.stores[w.pick(len(w.stores))]
+	case 4, 5: // it removes a store, and gives its namespaces another one
+		removed, to := w.stores[w.pick(len(w.stores))], w.stores[w.pick(len(w.stores))]
 		for i := range next.namespaces {
-			if next.namespaces[i].at == gone {
+			if next.namespaces[i].at == removed {
 				next.namespaces[i].at = to
 			}
 		}
 		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *simStore) bool {
-			return s == gone
+			return s == removed
 		})
 	case 6:
 		next.spare = nil

@@ -11,28 +11,28 @@ import (
 // delay. It does for the engine what the daemon's own conn does.
 type conn struct {
 	h   *host
-	gen int // of the daemon
+	gen int // the daemon's: see host.gen
 	c   *client
 	s   *engine.Session // nil until the daemon has accepted
 
 	up       stream
-	unread   []byte // at the daemon, behind the last whole frame
+	unread   []byte // what the daemon has read behind the last whole frame
 	down     stream
-	inSocket int  // bytes towards the client that it has not read
-	stuck    bool // what the daemon says waits for room there
+	inSocket int  // how many bytes towards the client it has not read
+	stuck    bool // the daemon's output waits for room in the socket
 
 	pacing       pacing
-	heard        int64  // when the daemon read from it last
-	heardFrost   int64  // how long the host had stood still by then
-	asked        int64  // when the daemon sent the first keepalive since; 0 for none
-	unresponsive bool   // the daemon takes nothing more from it
-	killed       bool   // the daemon ends it
-	last         []byte // what it has said before that, and why
-	left         bool   // the client has gone
+	heard        int64  // true time at which the daemon last read a whole frame
+	heardFrozen  int64  // how long the host had been frozen by then
+	asked        int64  // when the daemon sent the first keepalive after that; 0 for none
+	unresponsive bool   // the daemon reads nothing more from it
+	killed       bool   // the engine has ended the session
+	last         []byte // the output from before that, which ends with the reason
+	left         bool   // the client has closed its side
 	ended        bool   // the daemon has released everything
 
-	forced map[grantID]int // what was unlocked by force, and the client has not read yet
-	calls  []*request      // by the client, not answered yet, as the daemon may look them up
+	forced map[grantID]int // holds that were unlocked by force, and the client has not read it yet
+	calls  []*request      // of the client, not answered yet; known here before the daemon reads them
 	// quiet has the client's quiet releases, without the ones that it knows to have failed.
 	quiet map[grantID][]*request
 }
@@ -45,14 +45,14 @@ func newConn(c *client) *conn {
 // stream has the bytes on their way in one direction.
 type stream struct {
 	chunks []chunk
-	last   int64 // no later chunk arrives before
+	last   int64 // when the last chunk arrives: no later one may overtake it
 }
 
 type chunk struct {
 	at  int64
 	b   []byte
-	q   *request // that b is, if it is one
-	fin bool
+	q   *request // the request whose last byte b has; nil for none
+	fin bool     // the end of the stream
 }
 
 // socketBuffer is how many bytes wait in a socket for the client to read them.
@@ -145,7 +145,7 @@ func (k *conn) readable() {
 	switch {
 	case k.unresponsive || len(k.unread) == had && !k.pacing.more:
 	case k.h.w.p.Rate > 0:
-		if !k.keepPace() { // of the connection itself
+		if !k.keepPace() { // which first charges for the connection itself
 			k.paced()
 		}
 	default:
@@ -209,7 +209,7 @@ func (k *conn) end() {
 		k.h.w.fail("nothing left", "", "an ended session still counts %d holds and %d waiters", holds,
 			waits)
 	}
-	if !k.left { // its stated validity is over; it does not get more of our time
+	if !k.left { // its stated validity is over, so the daemon need not wait for it any longer
 		k.hangUp()
 	}
 }
@@ -246,14 +246,14 @@ func (k *conn) Flush() {
 // Yield does nothing, because the end of a session is one step here.
 func (k *conn) Yield() {}
 
-// Kill is called when the engine ends the session. Its keys stay closed until the client has gone,
-// or until the stated validity is over.
+// Kill is called when the engine ends the session. Its keys stay closed until the client has closed
+// its side, or until the stated validity is over.
 func (k *conn) Kill() {
 	if k.killed {
 		return
 	}
 	k.killed, k.unresponsive = true, true
-	if k.last = k.s.Swap(nil); len(k.last) == 0 { // any other end says why
+	if k.last = k.s.Swap(nil); len(k.last) == 0 { // any other end sends the reason
 		k.h.w.counts.Tallies[tooSlow]++
 	}
 	k.forgetWaits()
@@ -264,12 +264,12 @@ func (k *conn) Kill() {
 		k.h.eng.EndWaits(k.s)
 		k.Flush()
 		k.hangUp()
-		k.part()
+		k.endWhenOver()
 	})
 }
 
-// part ends the session once the client has no holds or its stated validity is over.
-func (k *conn) part() {
+// endWhenOver ends the session once it has no holds or its stated validity is over.
+func (k *conn) endWhenOver() {
 	if k.ended {
 		return
 	}
@@ -278,7 +278,7 @@ func (k *conn) part() {
 		k.end()
 		return
 	}
-	k.at(k.h.trueTime(until), k.part)
+	k.at(k.h.trueTime(until), k.endWhenOver)
 }
 
 // hangUp ends the stream towards the client.
@@ -297,7 +297,7 @@ func (k *conn) drained(n int) {
 	}
 }
 
-// call returns the request with an id that the client waits for.
+// call returns the unanswered request with an id; nil if there is none.
 func (k *conn) call(id uint64) *request {
 	for _, q := range k.calls {
 		if q.id == id {
@@ -356,7 +356,7 @@ func (w *World) emitted(k *conn, b []byte) {
 			continue
 		}
 		if k.c.k != k {
-			continue // the client has gone already
+			continue // the client has closed this connection already
 		}
 		q := k.call(m.ID)
 		if q == nil {

@@ -12,7 +12,7 @@ import (
 type fault uint8
 
 const (
-	hostFreeze  fault = iota // the daemon is stopped for a while; nobody notices
+	hostFreeze  fault = iota // the daemon is stopped for a while, and its clients run on
 	hostSuspend              // the machine is suspended for a while, with the daemon and its clients
 	// The daemon freezes between a decision and the sending of its effects.
 	hostFreezeMid
@@ -22,33 +22,33 @@ const (
 	hostTakeover // another process takes the daemon's place
 	hostReload   // the daemon follows another configuration
 	partition    // host and store do not reach each other
-	lostRequest  // the request never arrives
-	lostReply    // it is carried out, the answer is lost
-	lateRequest  // it is carried out after it has been given up
-	doubled      // it is carried out twice
+	lostRequest  // a request never arrives at the store
+	lostReply    // a request is carried out, and the answer is lost
+	lateRequest  // a request is carried out after the daemon has given it up
+	doubled      // a request is carried out twice
 	// The connection breaks, so the answer is known to be lost before the timeout.
 	cut
-	slowReply // the answer takes most of what it may
+	slowReply // the answer takes almost as long as the daemon waits for it
 	hintLost
 	hintLate
 	hintDoubled
-	storePause    // it stops for a while
-	storeRefuse   // it has no memory left: writes are refused, releases and renewals are not
-	storeReadOnly // every write is refused
-	storeRestart  // connections break; it forgets nothing
-	storeLoss     // it restarts and has forgotten everything
-	storeFlush    // it forgets everything
-	clockForward  // its clock steps
-	clockBack
-	sessionEnd    // it ends a daemon's session
-	clientPause   // the process is stopped for a while
-	clientKill    // the process is killed
-	clientLeave   // it closes its connection
-	clientDeaf    // it does not read
-	clientFlood   // nor that, while it asks for much
-	clientGarbage // it sends what is not the protocol
-	clientSilent  // it sends no heartbeats
-	operator      // somebody unlocks a key by force
+	storePause         // a store stops for a while
+	storeRefuse        // a store has no memory left: it refuses writes except releases and renewals
+	storeReadOnly      // a store refuses every write
+	storeRestart       // a store restarts: connections break, and it forgets nothing
+	storeLoss          // a store restarts and has forgotten everything
+	storeFlush         // a store forgets everything
+	clockForward       // the clock of a store is set forward
+	clockBack          // the clock of a store is set back
+	sessionEnd         // a store ends a daemon's session
+	clientPause        // the process is stopped for a while
+	clientKill         // the process is killed
+	clientLeave        // a client closes its connection
+	clientUnresponsive // a client does not read for a while
+	clientFlood        // a client does not read for a while, and sends many requests
+	clientGarbage      // a client sends bytes that are no frame
+	clientSilent       // a client sends no heartbeats for a while
+	operator           // an operator unlocks a key by force
 	nFaults
 )
 
@@ -69,12 +69,12 @@ func (f fault) String() string { return faultNames[f] }
 type tally uint8
 
 const (
-	fenceWrites    tally = iota // writes accepted by a resource that looks at fences
-	fenceRefused                // writes that it refused
-	waivedOverlap               // two holders after the store had forgotten: best-effort says so
-	waivedFence                 // the same for the order of fences
-	lapsed                      // validity that was over before the next word of the daemon
-	revived                     // … and that a later word has extended after all
+	fenceWrites    tally = iota // writes that a resource which checks fences has accepted
+	fenceRefused                // writes that such a resource has refused
+	waivedOverlap               // two holders after a best-effort store had forgotten leases
+	waivedFence                 // fences out of order after a best-effort store had forgotten leases
+	lapsed                      // validities that were over before the daemon extended them
+	revived                     // validities that the daemon has extended after they were over
 	handoffs                    // grants without a trip to the store
 	rebases                     // fence bases fetched for a held lease
 	reentries                   // grants to owners that held the key already
@@ -85,60 +85,59 @@ const (
 	foreignHolds                // grants to plain lockers
 	ownClock                    // clients that map the daemon's clock to another
 	tooSlow                     // sessions ended because the client did not read
-	wrongRequests               // requests that cannot be done
+	wrongRequests               // requests that cannot be carried out
 	usedUp                      // last fences of a base on stores that cannot give another
 	quietReleases               // releases without an answer
-	quietFailures               // … that have failed
+	quietFailures               // quiet releases that have failed
 	outages                     // stores found to be down
 	degraded                    // grants by a host alone
-	permits                     // of semaphores granted
-	waivedCrowd                 // more of them at once than there are, after the store had forgotten
-	apart                       // holders of two hosts at once, one of them degraded
-	lingered                    // grants of a lease that this host had kept idle
-	briefJoins                  // tries that queued for a moment, as the store carried them out
+	permits                     // permits of semaphores that were granted
+	waivedCrowd                 // too many permits at once, after the store had forgotten some
+	apart                       // two holders that need not exclude each other: see hold.apart
+	lingered                    // grants of a lease that the host had kept while nobody held it
+	briefJoins                  // short-lived joins that a store has carried out
 	badReloads                  // reloads that were refused
 	dropped                     // stores that a daemon has dropped
-	takenBack                   // stores that were leaving when a reload has named them again
-	heartbeats                  // sent in time
+	takenBack                   // stores that were leaving when a reload named them again
+	heartbeats                  // pings that answer a keepalive
 	// acquires of a key by an owner whose hold of it is lost and not given up
 	reacquired
 	holdersNamed // inspects that were answered with the holders' names
 	viewed       // holds in views
-	swept        // entries that a sweep found and the daemon knew
+	swept        // entries that a sweep has found, and that the daemon knows
 	pairTrips    // batches to one store of a pair
-	rollouts     // of a move to another store
+	rollouts     // rollouts of a move to another store
 	notes        // changes of the note of a pair
-	movedHolds   // holds that began at another store than the key's one before
+	movedHolds   // holds that began at another store than the hold of the key before
 	foundGone    // holds that a store did not know at their release
 	// holds that began at another store than the daemon's hold before, where bases can be raised
 	carriedFloors
 	// releases and withdrawals that were sent to a pair while it counted as down
 	endsWhileDown
-	stalls           // of a host, as the silence of a client has lasted too long
-	editedTakeovers  // by a process with another configuration
-	refusedTakeovers // … that does not name a store in use
+	stalls           // freezes of a host when the silence of a client has lasted too long
+	editedTakeovers  // takeovers by a process with another configuration
+	refusedTakeovers // takeovers refused, because that configuration lacks a store in use
 	// smaller fences of a daemon after a move to a store that decides its fences itself
 	ownOrder
-	leftBehind  // stores in use that the next process did not have
-	fixedGrants // fixed holds whose end was compared with their TTL
-	manyAlone   // keys of multi-acquires that a host granted alone
-	queuedOps   // ops that waited in a main lane at a takeover
-	lowerLimits // acquires of a semaphore with fewer permits than others have named
-	queried     // queries of stores that were answered
-	delays      // of readers by the rate limit of a user
-	keeps       // grants with a keep
-	detaches    // holds that have become detached
-	keepsEnded  // … that have ended with their keep, or by a release that may end it
-	keepsLeft   // keeps of daemons that have ended, which their stores keep
-	parks       // detached holds left by a daemon that has drained
-	keepsWaived // grants during a keep that need not exclude it
-	// releases of detached holds, carried out and refused
-	detachedReleased
-	detachedDenied
-	reloadSteps // of reloads between which other events may come
-	anyGrants   // acquires of one of several keys that succeeded
-	anyWaits    // … that waited in the queues of all keys
-	anyBusy     // … that were busy
+	leftBehind       // stores in use that the next process did not have
+	fixedGrants      // fixed holds whose end was compared with their TTL
+	manyAlone        // keys of multi-acquires that a host granted alone
+	queuedOps        // ops that waited in a main lane at a takeover
+	lowerLimits      // acquires of a semaphore with fewer permits than others have named
+	queried          // queries of stores that were answered
+	delays           // delays of readers by the rate limit of a user
+	keeps            // grants with a keep
+	detaches         // holds that have become detached
+	keepsEnded       // keeps that have ended in time, or by a release that may end them
+	keepsLeft        // keeps of daemons that have ended, which their stores keep
+	parks            // detached holds left by a daemon that has drained
+	keepsWaived      // grants during a keep that need not exclude it
+	detachedReleased // releases of detached holds that were carried out
+	detachedDenied   // releases of detached holds that were refused
+	reloadSteps      // of reloads between which other events may come
+	anyGrants        // acquires of one of several keys that succeeded
+	anyWaits         // acquires of one of several keys that waited in the queues of all keys
+	anyBusy          // acquires of one of several keys that were answered busy
 	nTallies
 )
 
@@ -178,10 +177,10 @@ type Counts struct {
 	Fatals   [32]int // by code
 	Pushes   [8]int  // by event, from EventLost on
 	Lost     [16]int // by reason
-	Ops      [16]int // by kind, as the store carried them out
-	Results  [8]int  // by status, as the daemon heard them
+	Ops      [16]int // by kind, when a store has carried them out
+	Results  [8]int  // by status, when the daemon has received them
 	Modes    [4]int  // of ops
-	Hints    [8]int  // by kind, as the daemon heard them
+	Hints    [8]int  // by kind, when the daemon has received them
 	Notices  [8]int  // by kind, for the audit log
 	Causes   [8]int  // of holds that ended without being lost
 	Inspects [4]int  // by where the key is held
@@ -283,11 +282,11 @@ var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "down
 
 // never has the events that no run can show, with the reasons.
 var never = map[string]string{
-	"replies bad_frame":   "it is said in a fatal",
-	"replies bad_version": "it is said in a fatal",
-	"replies too_slow":    "it would not be read; counted as sessions cut as too slow",
-	"fatals too_slow":     "the same",
-	"fatals denied":       "no user is refused altogether",
+	"replies bad_frame":   "the daemon sends it as a fatal",
+	"replies bad_version": "the daemon sends it as a fatal",
+	"replies too_slow":    "the client would not read it; counted as sessions cut as too slow",
+	"fatals too_slow":     "the client would not read it; counted as sessions cut as too slow",
+	"fatals denied":       "every user may connect here",
 	"lost shutdown":       "it is counted and logged; clients read the fatal draining",
 }
 

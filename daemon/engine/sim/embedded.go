@@ -8,9 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The store inside the daemon, as upstream/embedded implements it. The deadline of its session is
-// on the disk before it is stated. After a crash, the store grants nothing until the deadline on
-// the disk has passed.
+// This file has the store inside the daemon, as upstream/embedded implements it. The deadline of
+// its session is on the disk before it is stated. After a crash, the store grants nothing until the
+// deadline on the disk has passed.
 
 // onDisk is the state that survives the daemon.
 type onDisk struct {
@@ -89,7 +89,7 @@ func (l *link) fresh() bool { return l.session.until-l.h.boot() > l.h.w.p.Sessio
 func (l *link) embedded(op *cache.Op, r *cache.Result, written bool) bool {
 	*r = cache.Result{Left: -1}
 	s := &l.session
-	if s.until != 0 && l.h.boot() >= s.until { // nobody relies on it any more
+	if s.until != 0 && l.h.boot() >= s.until { // no client relies on its leases any more
 		if op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw {
 			return false
 		}

@@ -43,7 +43,7 @@ func (w *World) build() {
 	for n := range w.p.Foreign {
 		w.foreign = append(w.foreign, w.newForeigner(n))
 	}
-	w.plague()
+	w.startFaults()
 	w.after(5*sec, w.audit)
 	w.after(paceEvery, w.quicken)
 	if w.p.Chain {
@@ -145,7 +145,7 @@ func (w *World) audit() {
 // failed.
 func (c *client) late(q *request) bool {
 	w := c.w
-	late := w.now - q.sent - (c.thaw() - q.frost) - q.late
+	late := w.now - q.sent - (c.frozenSoFar() - q.frozenBefore) - q.late
 	if late <= 0 || q.late >= 1<<59 {
 		return false
 	}
@@ -154,11 +154,11 @@ func (c *client) late(q *request) bool {
 	return true
 }
 
-// finish ends the run. There are no more faults. All clients release their holds and then leave.
-// After that nothing may be left.
+// finish ends the run. There are no more faults. All clients release their holds and then
+// disconnect. After that nothing may be left.
 func (w *World) finish() {
 	w.calm = true
-	keep := w.p.longestKeep() // a detached hold may still close its key for so long
+	keep := w.p.longestKeep() // how long a detached hold may still close its key
 	w.say(nil, "THE END begins")
 	// A host that is frozen, or a client that is paused, still continues at its own time.
 	for _, h := range w.hosts {
@@ -170,7 +170,7 @@ func (w *World) finish() {
 	for _, c := range w.clients {
 		c.chain = 0
 		for _, q := range c.calls { // a wait without bound has a bound from now on
-			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience+keep
+			q.sent, q.frozenBefore, q.late = w.now, c.frozenSoFar(), 2*patience+keep
 		}
 		c.after(w.between(0, sec), func() {
 			for _, h := range c.live() {
@@ -252,7 +252,7 @@ func (w *World) sites() (all []*simStore) {
 		}
 	}
 	for _, h := range w.hosts {
-		all = append(all, h.own)
+		all = append(all, h.embedded)
 	}
 	return all
 }

@@ -15,10 +15,10 @@ type etcdModel struct {
 	w        *World
 	s        *simStore
 	sessions map[int]*etcdSession
-	last     int // session
+	last     int // number of the session made last
 	revision uint64
 	keys     map[string][]*entry
-	settled  map[grave]uint64
+	settled  map[grave]uint64 // the highest settled token
 	// For semaphores: the number of their permits, as stated last, and tokens that are settled.
 	limits map[string]int
 	gone   map[token]bool
@@ -39,7 +39,7 @@ type entry struct {
 	t       token
 	session int
 	mode    cache.Mode
-	rev     uint64 // when it was made
+	rev     uint64 // revision of the store that made it
 	brief   bool   // a writer's short-lived entry
 }
 
@@ -189,7 +189,7 @@ func (m *etcdModel) endSession(id int) {
 		n := len(m.keys[k.name])
 		m.keys[k.name] = slices.DeleteFunc(m.keys[k.name], func(e *entry) bool {
 			if e.session == id {
-				m.w.hint(e.t.inst, cache.HintGone, k.name) // its daemon watches it
+				m.w.hint(e.t.inst, cache.HintGone, k.name) // its daemon watches the entry
 			}
 			return e.session == id
 		})
@@ -203,14 +203,14 @@ func (m *etcdModel) endSession(id int) {
 type storeSession struct {
 	id    int   // 0 when there is none
 	until int64 // its deadline on the host's clock
-	tries int   // of keeping it alive; only the latest counts on
-	// embedded
-	held    map[string]uint64 // tokens
+	tries int   // how often the driver has renewed it: only the latest renewal schedules the next
+	// The following fields are of the embedded store alone.
+	held    map[string]uint64 // the token that holds each lock
 	mode    map[string]cache.Mode
-	wait    map[string]bool            // queued for
-	permits map[string]map[uint64]bool // tokens; nothing empty
-	kept    map[keptToken]int64        // until when they are on the disk
-	left    []leftLease                // by an earlier daemon
+	wait    map[string]bool            // keys for which the daemon queues
+	permits map[string]map[uint64]bool // the tokens that hold each semaphore; no map is empty
+	kept    map[keptToken]int64        // leases on the disk, with their ends there
+	left    []leftLease                // leases that an earlier daemon has left
 }
 
 func (l *link) openSession() {
@@ -294,7 +294,7 @@ func (m *etcdModel) watch(id int) {
 func (l *link) kept(id, got int, sent int64) {
 	h, s := l.h, &l.session
 	if id != s.id {
-		return // of an earlier session, or one more for a first
+		return // the answer is about an earlier session, or a second one was made instead of the first
 	}
 	if got == 0 {
 		h.w.say(nil, "host %d has lost its session %d at %s", h.id, id, l.name)

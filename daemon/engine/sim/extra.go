@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Further features of runs. Each draws from dice of its own, as newPairProfile does.
+// This file has further features of runs. Each draws from dice of its own, as newPairProfile does.
 
 // extraDice returns the dice of one further feature.
 func extraDice(seed, feature uint64) (pick func(n int) int) {

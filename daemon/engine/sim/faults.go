@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// plague repeats each kind of fault of the profile again and again.
-func (w *World) plague() {
+// startFaults schedules each kind of fault of the profile, again and again.
+func (w *World) startFaults() {
 	for f := range nFaults {
 		mean := w.p.Faults[f]
 		if mean == 0 || f == hostLag || f >= lostRequest && f <= hintDoubled {
@@ -47,7 +47,8 @@ func (w *World) strike(f fault) bool {
 	case hostFreeze, hostSuspend, hostFreezeMid, hostKill, hostDrain, hostTakeover,
 		hostReload, partition:
 		return w.strikeHost(f, h)
-	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage, clientSilent:
+	case clientPause, clientKill, clientLeave, clientUnresponsive, clientFlood, clientGarbage,
+		clientSilent:
 		return w.strikeClient(f, c)
 	case operator:
 		h.force()
@@ -119,15 +120,15 @@ func (w *World) strikeClient(f fault, c *client) bool {
 	case clientLeave:
 		c.close()
 		c.reconnect()
-	case clientDeaf:
-		c.deafen(w.while())
+	case clientUnresponsive:
+		c.stopReading(w.while())
 	case clientSilent:
 		if c.silent = w.now + w.while(); w.p.Stalls {
 			c.stall()
 		}
 		w.say(nil, "client %d is silent for %d ms", c.id, (c.silent-w.now)/ms)
 	case clientFlood:
-		c.deafen(w.while())
+		c.stopReading(w.while())
 		c.flood()
 	case clientGarbage:
 		c.k.say(w.garbage(), nil, false)
@@ -207,7 +208,7 @@ func (w *World) strikeStore(f fault, h *host, s *simStore) bool {
 		s.lost(nil)
 	case clockBack:
 		if s.kind != likeRedis || s.redis.last < s.highest {
-			return false // the same the other way round
+			return false // fences would not outlast both losses: see above
 		}
 		s.off -= w.between(ms, 20*sec)
 	case sessionEnd:

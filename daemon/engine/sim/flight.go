@@ -13,7 +13,7 @@ import (
 type pump struct {
 	l    *link
 	lane *upstream.Lane
-	idle int // workers who wait for the lane to change
+	idle int // how many workers wait for the lane to change
 }
 
 // poll has an idle worker check the lane after a kick.
@@ -77,10 +77,10 @@ type flight struct {
 	done    func(error) // takes the answers
 	ops     []cache.Op
 	results []cache.Result
-	net     int   // connections when it was sent; a restart of the store breaks them
-	session int   // the daemon's at the store when it was sent
-	until   int64 // its deadline then
-	groups  int   // whose answers are to come
+	net     int   // simStore.net when it was sent: a restart of the store breaks connections
+	session int   // the daemon's session at the store when it was sent
+	until   int64 // the deadline of that session then
+	groups  int   // how many groups have not been answered
 	over    bool
 }
 
@@ -109,7 +109,7 @@ func (f *flight) send() {
 	l, w := f.l, f.l.h.w
 	l.asksAnew(f.ops)
 	f.checkBatch()
-	if l.s.kind != likeEmbedded { // which the pump waits for, however slow the disk is
+	if l.s.kind != likeEmbedded { // the pump waits for an embedded store, however slow the disk is
 		l.at(l.h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
 	}
 	var groups [2 * nScripts][]int // of locks, and of permits
@@ -170,10 +170,10 @@ func scriptOf(op *cache.Op) int {
 
 // fate says what happens to a request on its way.
 type fate struct {
-	kind  fault // lostRequest … slowReply; nFaults for nothing
+	kind  fault // lostRequest to slowReply; nFaults for no fault
 	there int64 // delay of the request
-	back  int64
-	extra int64
+	back  int64 // delay of the answer
+	extra int64 // further delay: of a late or second copy, or until the connection breaks
 }
 
 func (l *link) newFate() fate {

@@ -11,13 +11,13 @@ type foreigner struct {
 	w     *World
 	s     *simStore // a Redis
 	id    int
-	off   int64
+	off   int64 // of its clock, as for host
 	ppm   int64
 	key   *key
-	n     uint64
+	n     uint64 // how many tokens it has used
 	held  bool
-	until int64 // on its clock
-	after int   // losses of the store that there had been
+	until int64 // end of its hold, on its clock
+	after int   // how many losses the store had had at the grant
 }
 
 func (w *World) newForeigner(id int) *foreigner {

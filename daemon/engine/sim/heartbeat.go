@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Heartbeats. A namespace may require regular messages from its holders. Clients here answer
-// keepalives with pings, except while they are silent.
+// This file has heartbeats: regular messages that a namespace may require from its holders. Clients
+// here answer keepalives with pings, except while they are silent.
 
 // heartbeat answers a keepalive, if the client is not silent.
 func (c *client) heartbeat() {
@@ -89,16 +89,17 @@ func (h *host) keepsSilent() {
 		return
 	}
 	for id := range h.audit {
-		k, sp := h.connOf(id.session), h.conf.of(id.key)
-		if k == nil || k.killed || k.pacing.delayed || sp.Heartbeat == 0 {
+		k, ns := h.connOf(id.session), h.conf.of(id.key)
+		if k == nil || k.killed || k.pacing.delayed || ns.Heartbeat == 0 {
 			continue
 		}
 		since := max(k.heard, h.began[id.session])
 		if at, ok := h.strict[id.key]; ok {
 			since = max(since, at+w.longest())
 		}
-		if quiet := w.now - since - (h.stood() - k.heardFrost); quiet > int64(sp.Heartbeat)+silentSlack {
-			w.fail("silent", id.key, "client %d still holds fence %d·%d, %d ms after it sent something, and %v are required", k.c.id, id.fence>>10, id.fence&1023, quiet/ms, sp.Heartbeat)
+		quiet := w.now - since - (h.frozenSoFar() - k.heardFrozen)
+		if quiet > int64(ns.Heartbeat)+silentSlack {
+			w.fail("silent", id.key, "client %d still holds fence %d·%d, %d ms after it sent something, and %v are required", k.c.id, id.fence>>10, id.fence&1023, quiet/ms, ns.Heartbeat)
 			return
 		}
 	}
@@ -128,7 +129,7 @@ func (w *World) wasSilent(k *conn, key string) {
 		w.fail("silent", key, "client %d has lost a hold as silent, and is not read", k.c.id)
 	}
 	if st := k.h.steps; st != nil && k.heard >= st.since {
-		return // it may have been decided before the client was heard
+		return // the daemon may have decided it before it read the message
 	}
 	if quiet := w.now - k.heard; quiet < w.p.Heartbeat*98/100 {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)

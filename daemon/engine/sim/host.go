@@ -12,48 +12,48 @@ import (
 type host struct {
 	w   *World
 	id  int
-	off int64 // of its boot clock
-	ppm int64 // by which that is too fast
+	off int64 // what its boot clock showed at epoch
+	ppm int64 // how much too fast that clock runs, in parts of a million
 
-	eng      *engine.Engine
-	conf     *conf
-	links    []*link   // stores in use
-	opened   int       // that there have been
-	own      *simStore // its embedded one
-	started  int64     // true time of the present daemon's start
-	gen      int       // of the daemon; what was meant for an earlier one comes to nothing
-	up       bool
-	draining bool
-	passing  bool   // another process is about to take over
-	steps    *steps // of a reload in progress; nil for none
-	emptied  int64  // while passing: when no op was left in the main lanes; see busy
-	queries  int    // of stores in progress
-	stopped  bool   // while passing: the timer and the main lanes are stopped, too
-	frozen   int64  // nothing happens here before
-	frost    int64  // how long it has been frozen altogether
-	stale    int64  // the reading of the clock that the step under way works with; 0 for a fresh one
-	asOf     int64  // true time of that
-	midway   int64  // the next step is frozen for so long between its decision and its I/O
-	tickAt   int64  // boot time of the next Tick; cache.Forever for none
-	tickSeq  int
-	conns    []*conn
-	lastID   uint64
-	grants   []granted // of the event under way
-	waits    map[*key][]*request
-	anys     []*request        // acquires of one of several keys, in progress
-	named    map[*key]*request // the last request to arrive about each key
-	told     map[*key]told     // that other hosts want it
-	bases    map[baseOf]*link  // where leases are, or were
-	audit    map[audited]int   // holds that have begun in the audit log
-	released map[audited]bool  // … and that have been released; may be called lost once more
-	forced   map[string]int    // holds ended by force of which no answer has told, by key
-	began    map[uint64]int64  // when the latest hold of a session began
-	since    map[audited]int64 // by the clock, when holds began; with keeps
-	kept     map[audited]*kept // holds with keeps
-	detached []*kept
-	strict   map[string]int64 // when a reload last required heartbeats for a key
-	arrived  []*request       // acquires that have come in the step under way
-	seq      int              // of acquires that have arrived
+	eng         *engine.Engine
+	conf        *conf
+	links       []*link   // the stores in use
+	opened      int       // how many links there have been
+	embedded    *simStore // its embedded store
+	started     int64     // true time of the present daemon's start
+	gen         int       // rises with each daemon: events that an earlier one scheduled do nothing
+	up          bool
+	draining    bool
+	passing     bool   // another process is about to take over
+	steps       *steps // of a reload in progress; nil for none
+	emptied     int64  // while passing: the time at which no op was left in the main lanes; see busy
+	queries     int    // how many queries of stores are in progress
+	stopped     bool   // while passing: the timer and the main lanes are stopped, too
+	frozen      int64  // the daemon does nothing before this true time
+	frozenTotal int64  // how long it has been frozen in total
+	stale       int64  // the old clock reading that the present step works with; 0 for a fresh one
+	asOf        int64  // the true time of the present step's clock reading
+	midway      int64  // how long to freeze the next step between its decision and its I/O
+	tickAt      int64  // boot time of the next Tick; cache.Forever for none
+	tickSeq     int
+	conns       []*conn
+	lastID      uint64
+	grants      []granted // that the present step has sent
+	waits       map[*key][]*request
+	anys        []*request          // acquires of one of several keys, in progress
+	lastAbout   map[*key]*request   // the last request to arrive about each key
+	contention  map[*key]contention // what the daemon knows of its latest lease of each key
+	bases       map[baseOf]*link    // the link at which each lease is or was
+	audit       map[audited]int     // holds that have begun in the audit log, and have not ended there
+	released    map[audited]bool    // those that are released; each may be reported as lost later
+	forced      map[string]int      // by key: holds ended by force that no answer has counted yet
+	began       map[uint64]int64    // true time at which the latest hold of a session began
+	since       map[audited]int64   // when holds began, by the host's clock; only in runs with keeps
+	kept        map[audited]*kept   // holds with keeps
+	detached    []*kept
+	strict      map[string]int64 // when a reload last required heartbeats for a key
+	arrived     []*request       // acquires that have arrived in the present step
+	seq         int              // how many acquires have arrived
 }
 
 // drift bounds the error of a clock, in parts of a million. A lease's deadline allows for 1 %
@@ -62,11 +62,12 @@ const drift = 4000
 
 func (w *World) newHost(id int) *host {
 	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1),
-		waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link),
+		waits: make(map[*key][]*request), contention: make(map[*key]contention),
+		bases: make(map[baseOf]*link),
 		audit: make(map[audited]int), since: make(map[audited]int64),
 		kept: make(map[audited]*kept), released: make(map[audited]bool),
 		forced: make(map[string]int), began: make(map[uint64]int64), strict: make(map[string]int64)}
-	h.own = w.newStore(likeEmbedded)
+	h.embedded = w.newStore(likeEmbedded)
 	h.start()
 	return h
 }
@@ -97,7 +98,7 @@ func (h *host) start() {
 	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
 	h.emptied, h.stopped, h.queries = 0, false, 0
 	clear(h.waits)
-	h.anys, h.named = nil, make(map[*key]*request)
+	h.anys, h.lastAbout = nil, make(map[*key]*request)
 	clear(h.audit)
 	clear(h.released)
 	clear(h.forced)
@@ -185,7 +186,7 @@ func (h *host) lag(do func()) {
 		if h.gen != gen {
 			return
 		}
-		if w.now >= h.frozen { // else it is frozen on top of it; never mind its clock
+		if w.now >= h.frozen { // a freeze that came meanwhile is the greater delay: it counts alone
 			h.stale, h.asOf = read, at
 		}
 		h.step(do)
@@ -215,17 +216,17 @@ func (h *host) step(do func()) {
 	h.arrived = h.arrived[:0]
 }
 
-// freeze stops the host's daemon, as SIGSTOP or the suspend of a machine does.
+// freeze stops the host's daemon, as SIGSTOP or suspending the machine does.
 func (h *host) freeze(d int64) {
 	h.w.note(kindFault, nil, uint64(hostFreeze), uint64(h.id))
 	h.w.say(nil, "host %d frozen for %v", h.id, time.Duration(d))
 	until := h.w.now + d
-	h.frost += max(0, until-max(h.frozen, h.w.now))
+	h.frozenTotal += max(0, until-max(h.frozen, h.w.now))
 	h.frozen = max(h.frozen, until)
 }
 
-// stood returns how long the daemon has been frozen so far.
-func (h *host) stood() int64 { return h.frost - max(0, h.frozen-h.w.now) }
+// frozenSoFar returns how long the daemon has been frozen so far.
+func (h *host) frozenSoFar() int64 { return h.frozenTotal - max(0, h.frozen-h.w.now) }
 
 // wake is called when the engine wants Tick called. It keeps only the earliest time, as the timer
 // does.
@@ -242,7 +243,7 @@ func (h *host) wake(at int64) {
 	}
 	w.at(max(w.now, h.trueTime(at))+late, func() {
 		if h.gen != gen || h.tickSeq != seq {
-			w.events-- // somebody has wished for an earlier time since
+			w.events-- // the engine has asked for an earlier time since: this is no event
 			return
 		}
 		h.at(w.now, h.tick)
@@ -252,7 +253,7 @@ func (h *host) wake(at int64) {
 func (h *host) tick() {
 	h.tickAt = cache.Forever
 	if h.stopped {
-		return // takeOver makes up for it
+		return // takeOver wakes the engine when the takeover is over
 	}
 	h.wake(h.eng.Tick())
 }
@@ -296,18 +297,18 @@ func (h *host) restart(after int64) {
 }
 
 // drain is the daemon's orderly end, in the steps of daemon.drain.
-func (h *host) drain(forSo int64) {
+func (h *host) drain(limit int64) {
 	switch {
 	case h.draining:
 		return
 	case h.steps != nil: // the daemon applies the configuration first
-		h.after(ms, func() { h.drain(forSo) })
+		h.after(ms, func() { h.drain(limit) })
 		return
 	}
 	h.w.say(nil, "host %d drains", h.id)
 	h.draining = true
-	h.eng.Drain(time.Duration(forSo))
-	end := h.w.now + forSo
+	h.eng.Drain(time.Duration(limit))
+	end := h.w.now + limit
 	var poll func()
 	poll = func() {
 		if (h.eng.Held() > 0 || h.queries > 0) && h.w.now < end {
@@ -320,21 +321,22 @@ func (h *host) drain(forSo int64) {
 				k.s.Fatal(protocol.Draining, "the daemon is stopping")
 			}
 		}
-		h.part(h.w.now + 2*sec)
+		h.awaitClients(h.w.now + 2*sec)
 	}
 	h.after(20*ms, poll)
 }
 
-// part waits for clients to close their side, then for the store to confirm.
-func (h *host) part(end int64) {
+// awaitClients waits for clients to close their side, then for the store to confirm.
+func (h *host) awaitClients(end int64) {
 	if len(h.conns) > 0 && h.w.now < end {
-		h.after(20*ms, func() { h.part(end) })
+		h.after(20*ms, func() { h.awaitClients(end) })
 		return
 	}
 	h.hangUp()
 	h.settle(h.w.now + 2*sec)
 }
 
+// settle waits for the stores to confirm what the daemon has released, and then ends the daemon.
 func (h *host) settle(end int64) {
 	left := h.eng.Unkept()
 	for _, l := range h.links {
@@ -350,7 +352,7 @@ func (h *host) settle(end int64) {
 		return
 	}
 	if left == 0 {
-		h.hasTold()
+		h.storesKnow()
 	}
 	if h.park() {
 		return

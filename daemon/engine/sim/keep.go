@@ -7,16 +7,18 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Keeps: acquires whose keys stay closed for a while after the grant, and detached holds.
+// This file has acquires with a keep, whose keys stay closed for a while after the grant whatever
+// happens to the client, and detached holds.
 
 // kept is a daemon's promise that a key stays closed after a grant. It begins when the daemon
-// answers, and ends with until, with a loss of the hold, or with a release that is allowed to end it.
+// answers, and ends with until, with a loss of the hold, or with a release that is allowed to end
+// it.
 type kept struct {
-	as       *hold // with what the checks need of the hold: key, fence, mode, and where it is
+	as       *hold // a record with what the checks need of the hold: key, fence, mode, store
 	h        *host
 	id       audited // in the audit log
 	until    int64   // by the host's clock
-	late     int64   // it may end so much later, because the time of the grant is not known exactly
+	late     int64   // how much later it may end, because the time of the grant is not known exactly
 	mayEnd   bool    // a client has asked for its end
 	left     bool    // its daemon has ended; the store keeps it
 	over     bool
@@ -223,7 +225,7 @@ func (x *kept) believed() bool {
 	return h != nil && h.k == x.as.k && h.believed()
 }
 
-// leaveKept is called when a daemon ends. A store with TTLs keeps what it has been told to keep.
+// leaveKept is called when a daemon ends. A store with TTLs keeps the leases that it has confirmed.
 func (h *host) leaveKept() {
 	w := h.w
 	for _, x := range w.kept {
@@ -242,8 +244,9 @@ func (h *host) leaveKept() {
 	h.detached = nil
 }
 
-// hasTold checks, when the daemon has drained in time, that the stores know what they have to keep.
-func (h *host) hasTold() {
+// storesKnow checks, when the daemon has drained in time, that the stores know which leases they
+// have to keep.
+func (h *host) storesKnow() {
 	for _, x := range h.w.kept {
 		s := x.as.at
 		if x.h == h && !x.left && x.lasts() && x.as.mode == protocol.Exclusive && x.as.key.permits == 0 &&
@@ -276,7 +279,7 @@ func (x *kept) confirmed() bool {
 		x.h.bases[baseOf{x.as.key, x.as.fence >> 10}].inst == k.token.inst && k.exp >= least
 }
 
-// noneTooLong checks that detached holds end.
+// noneTooLong checks that detached holds end with their keeps.
 func (h *host) noneTooLong() {
 	if !h.up || h.passing || h.w.now < h.frozen+silentSlack {
 		return

@@ -11,23 +11,23 @@ import (
 // engine. A takeover passes links on; a reload opens and drops them.
 type link struct {
 	h    *host
-	of   *simStore // as the configuration names it
-	s    *simStore // the same, except for an embedded store, of which each host has its own
-	name string    // to the engine
+	of   *simStore // the store that the configuration names
+	s    *simStore // the same store, except that each host has an embedded store of its own
+	name string    // the engine's name for it
 	no   int       // its number among the links of the host
 
 	storeLane *engine.StoreLane
-	inst      uint32   // of the daemon at the store
-	pumps     [3]*pump // of the lanes: see lane
+	inst      uint32   // identifies the daemon at the store
+	pumps     [3]*pump // one for each lane: see lane
 	breaker   breaker
-	cutOff    int64 // the store cannot be reached before
+	cutOff    int64 // the host cannot reach the store before this true time
 	session   storeSession
-	pair      *pair          // of two stores at once: each part has connections of its own
-	whole     *link          // of a part: the link to both
-	member    *member        // of a part: how the driver sees it
+	pair      *pair          // nil unless the store is two stores, with a link as a part for each
+	whole     *link          // of a part: the link for both stores
+	member    *member        // of a part: what the driver of both stores sees of it
 	ended     map[ended]bool // tokens that were withdrawn or released there
-	leaving   bool           // nothing routes to it: it is dropped once it is empty
-	closed    bool           // dropped, or its daemon has ended
+	leaving   bool           // no namespace uses the store: it is dropped once it is empty
+	closed    bool           // the store was dropped, or the daemon has ended
 }
 
 // open begins to use a store.
@@ -138,7 +138,7 @@ func (l *link) hint(x upstream.Hint) {
 // site returns the store that a host uses for a store of the configuration.
 func (h *host) site(s *simStore) *simStore {
 	if s.kind == likeEmbedded {
-		return h.own
+		return h.embedded
 	}
 	return s
 }

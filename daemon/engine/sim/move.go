@@ -5,11 +5,12 @@ import (
 	"slices"
 )
 
-// A move of all keys from one store to another, in the three rollouts of docs/operate/stores.md:
-// the old store, both, the new one. Then the keys move back in the same way, and so on. A rollout
-// begins when the one before it is finished on every host. In some runs the new store orders its
-// bases itself, as etcd and ZooKeeper do. Then the hosts use both stores first without and then
-// with a fence_epoch, by the note in the new store, and the keys do not move back.
+// This file has the move of all keys from one store to another, in the three rollouts of
+// docs/operate/stores.md: the old store, both, the new one. Then the keys move back in the same
+// way, and so on. A rollout begins when the one before it is finished on every host. In some runs
+// the new store orders its bases itself, as etcd and ZooKeeper do. Then the hosts use both stores
+// first without and then with a fence_epoch, by the note in the new store, and the keys do not move
+// back.
 
 // fenceEpoch is above all bases of the old store.
 const fenceEpoch = 4_000_000_000_000_000

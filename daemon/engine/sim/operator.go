@@ -8,9 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// An operator who unlocks by force.
+// This file has the operator, who unlocks by force.
 
-// force ends all holds of a key on this host, or one.
+// force ends all holds of a key on this host, or one of them.
 func (h *host) force() {
 	w := h.w
 	k := h.annoying()
@@ -80,8 +80,8 @@ func (h *host) unlocked(k *key, ended int) {
 	}
 }
 
-// annoying returns a key that an operator might unlock. In most cases a client here holds it, and
-// preferably one that is paused.
+// annoying returns a key that an operator might unlock. In most cases it is a key that a client of
+// this host holds, preferably a paused one.
 func (h *host) annoying() *key {
 	w := h.w
 	best, most := w.everything[w.pick(len(w.everything))], 0
@@ -135,15 +135,15 @@ func (h *host) view() {
 		delete(shown, id)
 	}
 	for id := range shown {
-		if id.fence != 0 { // the audit log tells those without one no better apart
+		if id.fence != 0 { // the audit log does not have holds without a fence
 			w.fail("view", id.key, "host %d shows fence %d of session %d, which has ended", h.id,
 				id.fence, id.session)
 		}
 	}
 }
 
-// told has a client read of a forced unlock. Sometimes it acknowledges the loss.
-func (c *client) told(id grantID) {
+// readForced is called when a client reads of a forced unlock. Sometimes it acknowledges the loss.
+func (c *client) readForced(id grantID) {
 	if c.k.forced[id] == 0 {
 		c.w.fail("forced", id.key.name, "client %d is told that fence %d was unlocked by force, and nobody did", c.id, id.fence)
 		return

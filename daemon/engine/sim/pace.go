@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The rate limit of users, as the daemon's readers apply it (daemon/turn.go).
+// This file has the rate limit of users, as the daemon's readers apply it (daemon/turn.go).
 
 const (
 	connCost   = 20 // cost of a new connection, in requests
@@ -17,19 +17,19 @@ const (
 
 // pacing is the state of a reader whose user has a rate limit.
 type pacing struct {
-	limit     *engine.RateLimit // that applied when the uncharged requests were handled
-	uncharged int
-	setup     bool // uncharged is the cost of the connection itself
-	delayed   bool // nothing is read for now
-	no        int  // of the delay
-	more      bool // whole frames may be left
+	limit     *engine.RateLimit // the limit that applied when the uncharged requests were handled
+	uncharged int               // how many requests were handled and not charged yet
+	setup     bool              // uncharged is the cost of the connection itself
+	delayed   bool              // the daemon does not read from the client for now
+	no        int               // number of this delay: timers of earlier ones do nothing
+	more      bool              // whole frames may be left in conn.unread
 	coming    []coming
 }
 
 // coming is a request that the daemon has read and not handled.
 type coming struct {
 	q   *request
-	end int // of its bytes in conn.unread
+	end int // where its bytes end in conn.unread
 }
 
 // paced handles the frames in k.unread, as far as the rate limit allows.
@@ -95,7 +95,7 @@ func (k *conn) keepPace() bool {
 	p.delayed, p.more = true, true
 	p.no++
 	if k.c.k == k {
-		k.c.frost += wait
+		k.c.frozenTotal += wait
 	}
 	no, until := p.no, k.h.clock()+wait
 	var check func()
@@ -121,7 +121,7 @@ func (k *conn) endDelay() {
 }
 
 // hears records that the client counts as alive.
-func (k *conn) hears() { k.heard, k.heardFrost, k.asked = k.h.w.now, k.h.stood(), 0 }
+func (k *conn) hears() { k.heard, k.heardFrozen, k.asked = k.h.w.now, k.h.frozenSoFar(), 0 }
 
 // closedBy reports whether the end of the stream has arrived.
 func (s *stream) closedBy(now int64) bool {

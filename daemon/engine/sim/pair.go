@@ -10,16 +10,16 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/both"
 )
 
-// Two stores at once: the real driver, upstream/both, over two stores of this world. Its requests
-// to one of them take virtual time. Each Apply is a coroutine, which is suspended while a request
-// is on its way. So the driver and the world never run at the same time, and a seed always gives
-// the same run.
+// This file has two stores at once: the real driver, upstream/both, over two stores of this world.
+// Its requests to one of them take virtual time. Each Apply is a coroutine, which is suspended
+// while a request is on its way. So the driver and the world never run at the same time, and a seed
+// always gives the same run.
 
 // pair is the state of a link to two stores.
 type pair struct {
 	both    *both.Store
 	parts   [2]*link        // to the old store and to the new one
-	applies map[*apply]bool // under way
+	applies map[*apply]bool // in progress
 }
 
 // apply is one Apply of the driver in progress.
@@ -33,7 +33,7 @@ type trip struct {
 	to      *link
 	ops     []upstream.Op
 	results []upstream.Result
-	note    func() // for the note, instead of ops; executed there
+	note    func() // reads or changes the note at the store, instead of ops
 	writes  bool   // it may change the note
 	err     error
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Semaphores: their checks, and how the stores keep them.
+// This file has semaphores: their checks, and how the stores keep them.
 
 // all returns all locks and semaphores.
 func (w *World) all() []*key { return w.everything }
@@ -75,9 +75,9 @@ func (w *World) checkPermitsOf(k *key, believed []*hold) {
 
 // redisPermits is one semaphore of the model of Redis.
 type redisPermits struct {
-	held  []reader // by ends
-	queue []reader // in their order
-	limit int      // as said last
+	held  []reader // sorted by their ends
+	queue []reader // in the order in which they joined
+	limit int      // the number of permits that the last request has stated
 }
 
 // permitsOf returns the present state of a semaphore, without expired entries.
@@ -199,7 +199,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 			}
 		}
 	}
-	s.wakePermits(op.Key, p) // those before us may have missed their hints
+	s.wakePermits(op.Key, p) // earlier waiters may have missed their hints
 	*r = cache.Result{Status: cache.Queued, Left: left}
 }
 

@@ -27,16 +27,16 @@ type Profile struct {
 	Calm    bool        // no faults at all: then nothing may ever be lost
 	Chain   bool        // bursts of handoffs on one key, as far as a fence base goes
 	Hosts   int
-	Clients int // of each host
-	Crowd   int // of the first host, if that has more
+	Clients int // how many each host has
+	Crowd   int // how many the first host has instead; 0 for no exception
 	Keys    int
-	Owners  int // of each client
+	Owners  int // how many each client has
 	Foreign int // plain SET NX PX lockers
 
-	TTLs   []int64 // ms; what clients ask for
+	TTLs   []int64 // the TTLs that clients ask for, ms
 	Act    int64   // mean pause between two acts of a client
 	Hold   int64   // mean time for which a hold is kept
-	Shared int     // permille of acquires
+	Shared int     // permille of acquires; so are the next three
 	Fixed  int
 	Try    int
 	Many   int
@@ -50,9 +50,9 @@ type Profile struct {
 	Hop       int64 // between two processes of a host, the longest
 	Timeout   int64 // of one batch
 	Session   int64 // TTL of the daemon's session
-	Hands     int   // handoffs while contended
-	HandTime  int64
-	MaxHold   int64 // the namespace's, 0 for none
+	Hands     int   // how many handoffs a daemon may make while the key is contended
+	HandTime  int64 // the same as a time
+	MaxHold   int64 // max_hold of namespaces; 0 for none
 	Tenure    int64
 	Linger    int64
 	// For this time, a key does not linger after another host has acquired or waited for it; below 0
@@ -63,8 +63,10 @@ type Profile struct {
 	LocalAfter int64
 	InFlight   int
 	Batch      int
-	Survey     int // holds in one part of a survey; 0 for the daemon's own
-	Wakes      int // wake-ups of a shard, and renewals at a store, in one go; 0 for the daemon's own
+	Survey     int // holds in one part of a survey; 0 for the daemon's default
+	// Wakes is how many wake-ups of a shard, or renewals at a store, the daemon handles in one go; 0
+	// for the daemon's default.
+	Wakes      int
 	MaxHolds   int64
 	MaxWaits   int64
 	UserHolds  int // of all clients of a host together; 0 for no bound
@@ -96,7 +98,9 @@ type Profile struct {
 	Short          bool    // stores grant a shorter session than the daemon knows when it begins
 	Users          int     // how many users there are, where some namespaces are not for all of them
 
-	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
+	// Faults has the mean time between two faults of a kind. For faults of single steps and messages
+	// it has their permille instead. It is 0 for none.
+	Faults [nFaults]int64
 }
 
 // has reports whether a run has a store of this kind.
@@ -175,7 +179,7 @@ func (w *World) newProfile(length int64) Profile {
 		InFlight: 1 + w.pick(3), Batch: []int{1, 4, 256}[w.pick(3)],
 		MaxHolds: 1 << 40, MaxWaits: 1 << 40, Out: 1 << 20, Rebase: true,
 	}
-	if p.Survey = p.InFlight; w.chance(500) { // few; or as many as the daemon surveys in one go
+	if p.Survey = p.InFlight; w.chance(500) { // a few holds, or the daemon's default
 		p.Survey = 0
 	}
 	switch r := w.pick(10); {
@@ -222,7 +226,7 @@ func (w *World) newProfile(length int64) Profile {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
 		p.Many = 0 // see ManyApart
 	}
-	if w.chance(400) { // of which nobody may notice
+	if w.chance(400) { // also in calm runs, because no client may notice a takeover
 		p.Faults[hostTakeover] = []int64{sec, 5 * sec, 30 * sec}[w.pick(3)]
 	}
 	if !p.Calm {
@@ -339,7 +343,7 @@ func (w *World) newFaults(p *Profile) {
 	every(clientPause, 400, some)
 	every(clientKill, 400, some)
 	every(clientLeave, 400, some)
-	every(clientDeaf, 250, some)
+	every(clientUnresponsive, 250, some)
 	every(clientFlood, 150, rare)
 	every(clientGarbage, 150, rare)
 	if p.Store == likeEmbedded {

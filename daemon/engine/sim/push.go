@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// How a client handles pushes.
+// This file has how a client handles pushes.
 
 func (c *client) push(m protocol.Message) {
 	w := c.w
@@ -29,7 +29,7 @@ func (c *client) push(m protocol.Message) {
 	case protocol.EventKeepalive:
 		var until uint64
 		if until, _, err = m.Keepalive(); err == nil {
-			c.keepalive(c.own(until))
+			c.keepalive(c.fromDaemon(until))
 			c.heartbeat()
 		}
 	case protocol.EventGoingAway:
@@ -61,11 +61,11 @@ func (c *client) push(m protocol.Message) {
 
 func (c *client) lost(id grantID, why protocol.Reason) {
 	if why == protocol.LostForced {
-		c.told(id)
+		c.readForced(id)
 	}
 	h := c.known[id]
 	if h == nil && c.many(id.key, id.owner) != nil {
-		return // what it has taken so far, and will not get
+		return // a hold that a multi-acquire in progress had taken: it is lost before the grant
 	}
 	if h == nil {
 		c.w.fail("lost before grant", id.key.name, "client %d is told that it lost fence %d, which it was never granted", c.id, id.fence)
@@ -76,7 +76,7 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 			h.fence)
 	}
 	c.w.lostCheck(h, why)
-	if id.fence != 0 { // without one, it may be another hold
+	if id.fence != 0 { // without a fence, the release may be of another hold
 		for _, q := range c.k.quiet[id] {
 			q.doomed = true // the loss has crossed it
 		}
@@ -92,7 +92,7 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 }
 
-// releaseFailed handles the failure of a quiet release. Each is told once.
+// releaseFailed handles the failure of a quiet release. The client is told once of each.
 func (c *client) releaseFailed(id grantID, code protocol.Code) {
 	sent := c.k.quiet[id]
 	if len(sent) == 0 {
@@ -120,7 +120,7 @@ func (c *client) hasReadFailures() {
 	}
 }
 
-// keepalive takes in a keepalive, which extends what was granted before it and has not been lost.
+// keepalive handles a keepalive. It extends all holds that were granted before it and not lost.
 func (c *client) keepalive(until int64) {
 	for _, h := range c.holds {
 		if until <= h.valid {

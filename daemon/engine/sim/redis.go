@@ -15,9 +15,9 @@ type redisModel struct {
 	hint    func(inst uint32, kind cache.HintKind, key string)
 	keys    map[string]*redisKey
 	permits map[string]*redisPermits
-	last    uint64 // fence base given out last; 0 when it was lost
-	lease   int64  // ms, of a place in the queue
-	queued  int64  // until then somebody may queue for something
+	last    uint64 // the fence base given out last; 0 when it was lost
+	lease   int64  // how long a place in the queue lasts, ms
+	queued  int64  // a host may queue for some key until then
 }
 
 // token names one lease: an instance of a daemon, and a number of that instance.
@@ -76,7 +76,7 @@ type script struct {
 	m      *redisModel
 	now    int64
 	me     uint32
-	marked bool // somebody may queue for something, as of the script's beginning
+	marked bool // at the beginning of the script, a host might queue for some key
 }
 
 // run carries out the ops of one script. All are acquires in one mode, or all are releases and
@@ -177,10 +177,10 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 	switch {
 	case k.kind == keyExclusive && k.token.inst == s.me && k.token != t:
 		if k.token.n > t.n {
-			*r = cache.Result{Status: cache.Busy, Left: s.left(k)} // we are the late one
+			*r = cache.Result{Status: cache.Busy, Left: s.left(k)} // this request is the late one
 			return
 		}
-		s.del(k) // a pending release of ours; the daemon has a new token
+		s.del(k) // the release of the older token is on its way: the daemon has a new token
 	case k.kind == keyShared && s.reads(k, t):
 		s.otherMode(k, op, r)
 		return
@@ -250,7 +250,7 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 	}
 	queued, any := s.queued(k), false
 	if queued {
-		s.bury(k) // no reader waits for a writer among them
+		s.bury(k) // a reader does not wait for a writer whose time is up
 		_, any = s.first(k, &t)
 	}
 	free := k.kind == keyFree || k.kind == keyShared

@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// The queue and the readers of one key of the model.
+// This file has the queue and the readers of one key of the model.
 
 // reads reports whether t has a shared lease.
 func (s *script) reads(k *redisKey, t token) bool {
@@ -78,10 +78,10 @@ func (k *redisKey) drop(p place) bool {
 	return at >= 0
 }
 
-// queued reports whether there is a queue for k, even if all its waiters are dead.
+// queued reports whether there is a queue for k, even if the time of all its waiters is up.
 func (s *script) queued(k *redisKey) bool { return len(k.queue) > 0 && s.marked }
 
-// bury drops dead waiters from the queue.
+// bury drops waiters whose time is up from the queue.
 func (s *script) bury(k *redisKey) {
 	for _, x := range slices.Clone(k.waiters) {
 		if x.ends <= s.now {
@@ -90,8 +90,8 @@ func (s *script) bury(k *redisKey) {
 	}
 }
 
-// first drops dead waiters, and older places of t's instance, at the head of the queue. It returns
-// the first place that is left.
+// first drops waiters whose time is up, and older places of t's instance, at the head of the queue.
+// It returns the first place that is left.
 func (s *script) first(k *redisKey, t *token) (p place, any bool) {
 	for len(k.queue) > 0 {
 		p = k.queue[0]
@@ -157,7 +157,7 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 	}
 	s.m.mark(ends)
 	if k.kind == keyFree {
-		s.wake(k) // the one before us may have missed its hint
+		s.wake(k) // an earlier waiter may have missed its hint
 		return
 	}
 	if !news {

@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Reloads: a daemon applies another configuration while it serves, as storeSet.change does. Stores
-// that the configuration no longer names are dropped once they are unused.
+// This file has reloads: a daemon applies another configuration while it serves, as storeSet.change
+// does. Stores that the configuration no longer names are dropped once they are unused.
 
 // dropEvery is the interval at which a daemon checks whether a store can be dropped.
 const dropEvery = 50 * ms
@@ -70,7 +70,7 @@ func (h *host) takeUp(c *conf, bad bool) {
 		use[i], added = l, append(added, l)
 	}
 	if !bad {
-		h.willFollow(c) // before: waiters may be let in by it at once
+		h.willFollow(c) // before route, which may let waiters in at once
 	}
 	err := h.route(c, use, bad)
 	if bad != (err != nil) {
@@ -106,9 +106,9 @@ func (h *host) sayConf() {
 	if h.w.trace == nil {
 		return
 	}
-	for _, sp := range h.conf.namespaces {
+	for _, ns := range h.conf.namespaces {
 		h.w.say(nil, "host %d: prefix %q at %s, users %v, local %v, heartbeat %v, max hold %v", h.id,
-			sp.Prefix, sp.at.name, sp.Users, sp.Local, sp.Heartbeat, sp.MaxHold)
+			ns.Prefix, ns.at.name, ns.Users, ns.Local, ns.Heartbeat, ns.MaxHold)
 	}
 }
 
@@ -128,11 +128,11 @@ func (h *host) linked(s *simStore) *link {
 // names a namespace twice.
 func (h *host) route(c *conf, use []*link, bad bool) error {
 	var list []engine.Namespace
-	for _, sp := range c.namespaces {
-		n := sp.Namespace
-		i := slices.IndexFunc(use, func(l *link) bool { return l.of == sp.at })
-		if n.Store = use[i].name; sp.at.kind != likeBoth {
-			n.FenceEpoch = sp.at.epoch
+	for _, ns := range c.namespaces {
+		n := ns.Namespace
+		i := slices.IndexFunc(use, func(l *link) bool { return l.of == ns.at })
+		if n.Store = use[i].name; ns.at.kind != likeBoth {
+			n.FenceEpoch = ns.at.epoch
 		}
 		list = append(list, n)
 	}
@@ -170,7 +170,7 @@ func (h *host) leave(l *link) {
 func (h *host) unused(l *link) {
 	for _, k := range h.w.everything {
 		for _, o := range k.holds {
-			if o.k.h != h || o.k.gen != h.gen || o.told || !o.believed() {
+			if o.k.h != h || o.k.gen != h.gen || o.lossSent || !o.believed() {
 				continue
 			}
 			if o.link == l || o.degraded && o.at == l.s && h.linkTo(l.s) == nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// How a client handles the answers that it reads.
+// This file has how a client handles the answers that it reads.
 
 func (c *client) handle(m protocol.Message) {
 	if m.ID == 0 {
@@ -28,7 +28,7 @@ func (c *client) handle(m protocol.Message) {
 		c.w.load.answered(c, q, m.Code)
 	}
 	if q.wrong != protocol.OK {
-		// which is looked at first
+		// Whether the user may use the key is checked first.
 		if m.Code != q.wrong && (m.Code != protocol.Denied || c.w.p.Users <= 1) {
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
 		}
@@ -108,7 +108,7 @@ func (c *client) inspected(q *request, s *protocol.State) {
 	if s.Held != protocol.HeldHere {
 		c.w.fail("inspect", q.key.name, "client %d holds it, and inspect says %d", c.id, s.Held)
 	}
-	if !q.named {
+	if !q.asksHolders {
 		return
 	}
 	c.w.counts.Tallies[holdersNamed]++
@@ -126,9 +126,9 @@ func (c *client) welcome(m protocol.Message) error {
 		return err
 	}
 	now, t1 := int64(v.Now), c.clock()/ms
-	c.mapped = 0
-	if !(c.t0 <= now && now <= t1 && t1-c.t0 <= 100) {
-		c.mapped = c.t0 - now - 1
+	c.offset = 0
+	if !(c.helloAt <= now && now <= t1 && t1-c.helloAt <= 100) {
+		c.offset = c.helloAt - now - 1
 	}
 	c.greeted = true
 	return nil
@@ -206,7 +206,7 @@ func (c *client) soon(k *key, q *request) {
 	}
 	for _, o := range c.calls {
 		if o.asksOnly(k) && o.owner == q.owner {
-			o.sent, o.late, o.frost = c.w.now, patience, c.thaw()
+			o.sent, o.late, o.frozenBefore = c.w.now, patience, c.frozenSoFar()
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (c *client) notSoon(h *hold) {
 		if !o.asksOnly(h.key) || o.owner != h.owner || h.key.permits > 0 {
 			continue
 		}
-		switch o.sent, o.frost = c.w.now, c.thaw(); {
+		switch o.sent, o.frozenBefore = c.w.now, c.frozenSoFar(); {
 		case c.w.calm:
 			o.late = 2 * patience
 		case o.wait < 0:
@@ -267,10 +267,10 @@ func (c *client) gaveBack(q *request) {
 
 // state handles the validity that a grant states.
 func (c *client) state(h *hold, g *protocol.Grant) {
-	h.valid = max(h.valid, c.own(g.Deadline))
+	h.valid = max(h.valid, c.fromDaemon(g.Deadline))
 	h.end = 0
 	if g.End != 0 {
-		h.end = c.own(g.End)
+		h.end = c.fromDaemon(g.End)
 	}
 }
 

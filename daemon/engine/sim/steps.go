@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Reloads in steps. The engine applies a configuration to one table after the other. In a daemon,
-// other goroutines handle requests, answers of stores and the timer in between.
+// This file has reloads in steps. The engine applies a configuration to one table after the other.
+// In a daemon, other goroutines handle requests, answers of stores and the timer in between.
 
 // steps is a reload in progress.
 type steps struct {
 	pick  func(n int) int
-	pause int64               // the longest between two steps
-	since int64               // true time of the first one
+	pause int64               // the longest pause between two steps
+	since int64               // true time of the first step
 	began int64               // the same by the host's clock
 	was   *conf               // the configuration before
 	yield func(struct{}) bool // nil except while a step is carried out
@@ -79,7 +79,7 @@ func (h *host) cutSteps() {
 }
 
 // decided returns the earliest time, by the host's clock, at which the daemon can have decided what
-// it tells now.
+// it sends now.
 func (h *host) decided() int64 {
 	if h.steps != nil {
 		return h.steps.began
@@ -99,10 +99,10 @@ func (h *host) follows(key string) []*namespace {
 
 // allows reports whether a user may get a key now.
 func (h *host) allows(key string, uid int) bool {
-	return slices.ContainsFunc(h.follows(key), func(sp *namespace) bool { return sp.allows(uid) })
+	return slices.ContainsFunc(h.follows(key), func(ns *namespace) bool { return ns.allows(uid) })
 }
 
 // mayDegrade reports whether the host may grant a key alone now.
 func (h *host) mayDegrade(key string) bool {
-	return slices.ContainsFunc(h.follows(key), func(sp *namespace) bool { return sp.Local })
+	return slices.ContainsFunc(h.follows(key), func(ns *namespace) bool { return ns.Local })
 }

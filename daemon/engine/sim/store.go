@@ -20,15 +20,15 @@ type simStore struct {
 	rebase   bool   // it can give a held lease a new base
 	epoch    uint64 // fence_epoch, which raises its bases; of a pair, the bases of the new store
 	note     note
-	off      int64 // of its clock; steps with faults
+	off      int64 // what its clock showed at epoch; faults change it
 	ppm      int64
-	net      int   // rises when all connections break
-	paused   int64 // nothing is carried out before
-	full     int64 // no memory before
-	readOnly int64
-	highest  uint64      // base given out
-	losses   []loss      // of what it had promised
-	leaves   []*simStore // where a lease at it is: at itself, or at both of a pair, first the old one
+	net      int         // rises when all connections break
+	paused   int64       // it carries nothing out before this true time
+	full     int64       // it has no free memory before this true time
+	readOnly int64       // it refuses writes before this true time
+	highest  uint64      // the highest base that it has given out
+	losses   []loss      // how often it has ended leases before their time
+	leaves   []*simStore // where its leases are: at itself, or at both stores of a pair, the old first
 
 	redis *redisModel
 	etcd  *etcdModel
@@ -38,9 +38,9 @@ type simStore struct {
 // loss is an event that ends leases before their time. Until the time given, an earlier holder that
 // has not been told may hold together with a new one. A best-effort store cannot promise more.
 type loss struct {
-	host  *host  // whose leases; nil for everybody's
-	base  uint64 // they had bases up to this
-	until int64  // true time
+	host  *host  // whose leases ended; nil for all hosts
+	base  uint64 // the highest base of these leases
+	until int64  // true time, see above
 }
 
 func (w *World) newStore(kind storeKind) *simStore {

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Studies: worlds without faults in which clients repeat one thing, to show the effects of a
-// policy. All checks run, as in any other run.
+// This file has studies: worlds without faults in which clients repeat one thing, to show the
+// effects of a policy. All checks run, as in any other run.
 
 // load is the behaviour of the clients of a study.
 type load interface {

@@ -12,7 +12,7 @@ import (
 type hotKey struct {
 	hold     int64 // how long each hold is kept
 	counting bool
-	from     int64 // since then
+	from     int64 // when the counting has begun
 	hosts    []contender
 	waits    [2][]int64 // of acquires, on the first host and on the others
 	local    int        // grants without a trip to the store
@@ -23,9 +23,9 @@ type hotKey struct {
 type contender struct {
 	holds   int
 	wants   int   // acquires that wait
-	has     bool  // one of its clients holds
-	since   int64 // it has wanted, and had nothing
-	longest int64 // of such times
+	has     bool  // one of its clients holds the key
+	since   int64 // when its clients began to wait without any of them holding
+	longest int64 // the longest time for which that has lasted
 }
 
 func (l *hotKey) begin(c *client) {
@@ -85,7 +85,7 @@ func (l *hotKey) waited(c *client, q *request, now int64) {
 }
 
 func (l *hotKey) measure(w *World) {
-	for i := range l.hosts { // who has got nothing yet counts too
+	for i := range l.hosts { // hosts that have got nothing yet count, too
 		l.gap(&l.hosts[i], w.now)
 	}
 	if l.counting {

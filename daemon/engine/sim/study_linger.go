@@ -29,11 +29,11 @@ type strolling struct {
 // stroll says where a key is, and which clients use it.
 type stroll struct {
 	k     *key
-	home  int // host
-	lent  bool
-	host  int // who uses it now
-	last  int // who held it last
-	users int // holds, until their release has been answered, and acquires under way
+	home  int  // its home host
+	lent  bool // another host uses it for a while, after which it returns
+	host  int  // the host that uses it now
+	last  int  // the host that held it last
+	users int  // holds, until their release has been answered, and acquires under way
 	asks  []*ask
 }
 
@@ -41,8 +41,8 @@ type stroll struct {
 type ask struct {
 	q     *request
 	h     *host
-	alone bool // so far nobody else has used the key
-	told  bool // the lease of another host has been given up for it
+	alone bool // no other client has used the key since it began
+	freed bool // another host has given up its lease for it
 }
 
 // strolled is the result.
@@ -175,8 +175,8 @@ func (l *strolling) carriedOut(h *host, op *cache.Op) {
 		return
 	}
 	for _, a := range l.of[h.w.key(op.Key)].asks {
-		if a.alone && a.h != h && !a.told {
-			a.told = true
+		if a.alone && a.h != h && !a.freed {
+			a.freed = true
 			l.gives = append(l.gives, h.w.now-a.q.sent)
 		}
 	}

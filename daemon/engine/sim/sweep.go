@@ -2,10 +2,10 @@ package sim
 
 import "slices"
 
-// Sweeps. From time to time, a store whose leases depend on the daemon's store session is asked for
-// the entries of that session. Entries that the daemon does not know are removed, as upstream/etcd
-// does. In the simulator no request comes late enough to leave such an entry. So either the daemon
-// knows each entry that a sweep finds, or no client may rely on it.
+// This file has sweeps. From time to time, a store whose leases depend on the daemon's store
+// session is asked for the entries of that session. Entries that the daemon does not know are
+// removed, as upstream/etcd does. In the simulator no request comes late enough to leave such an
+// entry. So either the daemon knows each entry that a sweep finds, or no client may rely on it.
 
 // sweepEvery is the mean time between two sweeps of a store.
 const sweepEvery = 10 * sec

@@ -9,7 +9,7 @@ import (
 )
 
 // takeOver replaces the daemon with another process, as the daemon's own takeover does. The daemon
-// stops to read from clients and waits for the requests in flight. Then the successor continues
+// stops reading from clients and waits for the requests in flight. Then the successor continues
 // from a snapshot. It may do so without the stores that are leaving, as after a restart with an
 // edited configuration.
 func (h *host) takeOver(tries int, without bool) {
@@ -51,7 +51,7 @@ func (h *host) takeOver(tries int, without bool) {
 	}
 }
 
-// workAgain has all idle workers look at their lanes.
+// workAgain has all idle workers check their lanes.
 func (h *host) workAgain() {
 	for _, l := range h.links {
 		for _, p := range l.pumps {
@@ -137,8 +137,8 @@ func (h *host) successorConf() *conf {
 }
 
 // park leaves the detached holds of a daemon that has drained to the next process, which starts
-// after a while, perhaps with another configuration. It reports whether it has done so. A state that
-// cannot be used, as after an upgrade, is one that was not left.
+// after a while, perhaps with another configuration. It reports whether it has done so. Sometimes it
+// does not leave them, as if the next process could not use the state after an upgrade.
 func (h *host) park() bool {
 	w := h.w
 	_, flying, others := h.depth()
@@ -201,9 +201,9 @@ func (h *host) passOn(c *conf) {
 			return
 		}
 		k.s = next[i]
-		k.s.Carry(k)
+		k.s.SetTransport(k)
 	}
-	// Otherwise stores may have other numbers.
+	// The snapshot may differ only if stores may have other numbers in the next process.
 	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Namespaces == 0 &&
 		string(again) != string(snapshot) {
 		w.fail("takeover", "", "the snapshot of what was taken over is another (%v)", err)

@@ -5,8 +5,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Tokens: a copy of a withdrawal or a release may be carried out late, and would end the lease of a
-// later request under the same token. So no token is requested again.
+// This file has a check of tokens. A copy of a withdrawal or a release may be carried out late, and
+// would end the lease of a later request under the same token. So no token is requested again.
 
 // ended is a token that a daemon has withdrawn or released at a store.
 type ended struct {

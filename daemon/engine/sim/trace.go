@@ -15,8 +15,8 @@ const (
 	kindSend kind = iota + 1 // a client has sent a request
 	kindReply
 	kindPush
-	kindHold
-	kindGone
+	kindHold   // a client has read the grant of a new hold
+	kindGone   // a client no longer believes in a hold
 	kindOp     // the store carries out an op
 	kindResult // the daemon hears of it
 	kindFault
@@ -30,13 +30,14 @@ type trace struct {
 
 type line struct {
 	at   int64
-	key  string // "" when it concerns no single one
+	key  string // "" if it concerns no single key
 	text string
 }
 
 func (t *trace) add(now int64, key, text string) {
-	if most := 256 * t.keep; len(t.lines) >= 2*most { // other keys' lines stand between
-		t.lines = append(t.lines[:0], t.lines[most:]...)
+	// It keeps more lines than it prints, because most of them may concern other keys.
+	if enough := 256 * t.keep; len(t.lines) >= 2*enough {
+		t.lines = append(t.lines[:0], t.lines[enough:]...)
 	}
 	t.lines = append(t.lines, line{now, key, text})
 }
@@ -67,7 +68,7 @@ func (w *World) describeStore(s *simStore, k *key) {
 	}
 }
 
-// describe adds the state of the store.
+// describe adds the state of all stores and clients, as far as it concerns a key.
 func (w *World) describe(key string) {
 	for _, k := range w.all() {
 		if key != "" && k.name != key {

@@ -30,25 +30,25 @@ type World struct {
 	begun    int // fresh holds so far
 	plant    int // the event at which to fail, for trying out what a failure does; 0 for none
 	hash     uint64
-	chaining bool // the first key is for a chain of handoffs
-	calm     bool // the run is ending: no more faults, nobody wants anything new
+	chaining bool // only the chain of handoffs uses the first key now: see World.chain
+	calm     bool // the run is ending: there are no more faults, and clients acquire nothing new
 
 	hosts      []*host
 	clients    []*client
 	foreign    []*foreigner
 	keys       []*key
 	sems       []*key
-	everything []*key // both
+	everything []*key // keys and sems
 	byName     map[string]*key
-	stores     []*simStore // that hosts share, and one that means each host's own
+	stores     []*simStore // the stores that hosts share, and one that means each host's own
 	nStores    int
-	instances  uint32 // of daemons at stores, that there have been
-	owner      map[uint32]*link
-	conf       *conf // as the operator has written it last
+	instances  uint32           // how many instances of daemons there have been at stores
+	owner      map[uint32]*link // by instance
+	conf       *conf            // the configuration that the operator has written last
 	// stepDice draws the steps of reloads; nil if each reload is a single step.
 	stepDice func(n int) int
-	stages   []*simStore // of a move from one store to another
-	kept     []*kept     // that may last
+	stages   []*simStore // the store after each rollout of a move: see newMove
+	kept     []*kept     // the keeps that may not be over
 	counts   Counts
 	trace    *trace
 	failure  *Failure
@@ -125,7 +125,7 @@ func (w *World) play(length int64) {
 			w.fail("panic", "", "%v\n%s", p, debug.Stack())
 		}
 	}()
-	defer func() { // what the driver of two stores has running
+	defer func() { // ends the coroutines of reloads, and of the driver of two stores
 		for _, h := range w.hosts {
 			h.cutSteps()
 			for _, l := range h.links {
@@ -201,7 +201,7 @@ func (w *World) say(k *key, format string, a ...any) {
 	w.trace.add(w.now, name, fmt.Sprintf(format, a...))
 }
 
-// Dice. They are integers, because floats may differ between machines.
+// The dice below are integers, because floats may differ between machines.
 
 // chance returns true with the given permille.
 func (w *World) chance(permille int) bool {

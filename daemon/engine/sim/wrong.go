@@ -38,9 +38,9 @@ func (c *client) wrong() {
 		p.Op, p.Keys = protocol.OpAcquireMany, [][]byte{p.Key, p.Key}
 	case 7:
 		p.Op, p.TTL = protocol.OpRenew, 50
-	case 8: // no operation, or one for which this daemon has nobody to ask
+	case 8: // no operation, or one that this daemon does not have, because it cannot query stores
 		p.Op, q.wrong = []protocol.Op{99, protocol.OpStored}[w.pick(2)], protocol.Unsupported
-		if w.p.Queries { // its daemon knows the other one
+		if w.p.Queries { // this daemon has it
 			p.Op = 99
 		}
 		if p.Op == protocol.OpStored {

@@ -51,11 +51,11 @@ func proposed(t *testing.T, yaml string) *proposal {
 // the store could not be opened, it causes no second delay.
 func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	p := proposed(t, "namespaces:\n  'a:': {}\n  'b:': {}\n  'c:': {fence_epoch: 7}\n")
-	f, st := newFleet(zap.NewNop()), &silentStore{}
+	all, st := newOpenStores(zap.NewNop()), &silentStore{}
 	for _, d := range p.needs {
-		f.open[d.key] = st
+		all.open[d.key] = st
 	}
-	if _, err := f.covered(t.Context(), p, nil); err != nil || st.asked != 1 {
+	if _, err := all.covered(t.Context(), p, nil); err != nil || st.asked != 1 {
 		t.Errorf("it was asked %d times: %v", st.asked, err)
 	}
 
@@ -64,7 +64,7 @@ func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	for _, d := range p.needs {
 		fresh[d.key] = opened{lazy: true, missing: true}
 	}
-	if _, err := f.covered(t.Context(), p, fresh); err != nil || st.asked != 0 {
+	if _, err := all.covered(t.Context(), p, fresh); err != nil || st.asked != 0 {
 		t.Errorf("it was asked %d times although it could not be reached: %v", st.asked, err)
 	}
 }
@@ -118,11 +118,11 @@ func TestARefusedConfigurationWritesNothingIntoAStore(t *testing.T) {
 		{"it is taken", false, func(s daemon.Serving) error { return s.Commit() }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFleet(zap.NewNop())
+			all := newOpenStores(zap.NewNop())
 			news := make(map[string]*notedStore)
 			for _, d := range p.needs {
-				f.needs[d.key] = d
-				f.open[d.key] = &notedStore{rebase: true}
+				all.needs[d.key] = d
+				all.open[d.key] = &notedStore{rebase: true}
 				if len(d.plans) == 2 {
 					st := &notedStore{down: c.down && d.plans[1].name == "o"}
 					news[d.plans[1].name] = st
@@ -130,10 +130,10 @@ func TestARefusedConfigurationWritesNothingIntoAStore(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					f.open[d.key] = pair
+					all.open[d.key] = pair
 				}
 			}
-			err := f.use(t.Context(), p, c.take)
+			err := all.use(t.Context(), p, c.take)
 			if (err == nil) != (c.written == 1) {
 				t.Error(err)
 			}
@@ -142,7 +142,7 @@ func TestARefusedConfigurationWritesNothingIntoAStore(t *testing.T) {
 					t.Errorf("store %s was written %d times: %s", name, s.written, s.text)
 				}
 			}
-			f.end()
+			all.closeAll()
 		})
 	}
 }

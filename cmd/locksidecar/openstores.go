@@ -24,11 +24,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/both"
 )
 
-// fleet has the stores that a daemon has open, across its reloads.
-type fleet struct {
+// openStores has the stores that a daemon has open, across its reloads.
+type openStores struct {
 	log      *zap.Logger
 	takeover *takeover.State // nil if nothing is taken over
-	seen     places
+	seen     places          // what this process has seen of the stores' servers
 
 	mu    sync.Mutex                // held during a reload
 	open  map[string]upstream.Store // by need.key; guarded by mu
@@ -41,56 +41,58 @@ type fleet struct {
 	keys map[string][]both.Keys // the keys that each pair covers, by need.key; guarded by mu
 }
 
-func newFleet(log *zap.Logger) *fleet {
-	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need),
+func newOpenStores(log *zap.Logger) *openStores {
+	return &openStores{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need),
 		keys: make(map[string][]both.Keys)}
 }
 
-// use opens the stores that p needs, and calls take with what the daemon is to serve. If either
-// fails, nothing changes.
-func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) error) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	s, fresh, err := f.serving(ctx, p)
-	before := maps.Clone(f.keys)
+// use opens the stores that p needs, and calls take with the configuration for the daemon. If
+// either fails, nothing changes.
+func (all *openStores) use(
+	ctx context.Context, p *proposal, take func(daemon.Serving) error,
+) error {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s, fresh, err := all.serving(ctx, p)
+	before := maps.Clone(all.keys)
 	var covered map[string]coverage
 	if err == nil {
-		covered, err = f.covered(ctx, p, fresh)
+		covered, err = all.covered(ctx, p, fresh)
 	}
 	if err == nil {
-		s.Commit = func() error { return f.cover(ctx, covered) }
+		s.Commit = func() error { return all.cover(ctx, covered) }
 		err = take(s)
 	}
 	if err != nil {
 		for key, keys := range before {
-			f.open[key].(*both.Store).CoverLater(keys)
+			all.open[key].(*both.Store).CoverLater(keys)
 		}
-		f.keys = before
+		all.keys = before
 		for key := range fresh {
-			f.closeLocked(key)
+			all.closeLocked(key)
 		}
 		return err
 	}
-	f.used = make(map[string]bool)
+	all.used = make(map[string]bool)
 	for _, d := range p.needs {
-		f.used[d.key] = true
+		all.used[d.key] = true
 	}
 	return nil
 }
 
-// coverage describes which keys a pair of stores has.
+// coverage describes which keys are in both stores of a pair.
 type coverage struct {
 	keys []both.Keys
 	lazy bool // the daemon may start although one of the two stores cannot be reached
-	// later is true if the daemon does start without one of the stores. The pair then tells other
-	// hosts of its keys as soon as the new store can be reached.
+	// later is true if the daemon does start without one of the stores. The pair then writes its keys
+	// into the new store, for other hosts, as soon as that store can be reached.
 	later bool
 }
 
-// covered returns which keys each pair of stores has. It checks the epoch of keys that have moved.
-// It also checks that the rules on which the hosts have agreed can be read, unless the daemon may
-// start without the pair. It changes nothing.
-func (f *fleet) covered(
+// covered returns which keys each pair of stores has, by need.key. It checks the fence_epoch of
+// keys that have moved. It also checks that the rules on which the hosts have agreed can be read,
+// unless the daemon may start without the pair. It changes nothing.
+func (all *openStores) covered(
 	ctx context.Context, p *proposal, fresh map[string]opened,
 ) (covered map[string]coverage, err error) {
 	namespaces := p.conf.AllNamespaces()
@@ -110,11 +112,11 @@ func (f *fleet) covered(
 			continue
 		}
 		r, read := rules[key]
-		// For a missing store, another attempt would take as long to find that the store does not answer.
+		// A missing store has just failed to answer, and another attempt would take as long.
 		if !read && !fresh[key].missing {
 			short, cancel := context.WithTimeout(ctx, openBound)
 			// While a store is down, the daemon may start without it.
-			r, _ = both.ReadRules(short, f.open[key])
+			r, _ = both.ReadRules(short, all.open[key])
 			cancel()
 			rules[key] = r
 		}
@@ -125,7 +127,7 @@ func (f *fleet) covered(
 	for key, c := range covered {
 		c.lazy, c.later = fresh[key].lazy, fresh[key].missing
 		if !c.later {
-			err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
+			err := all.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
 				return s.CheckNote(ctx, c.keys)
 			})
 			if c.later = c.lazy && unreachable(err); err != nil && !c.later {
@@ -139,10 +141,10 @@ func (f *fleet) covered(
 
 // cover tells each pair of stores which keys it has. The rules that it writes into a store stay
 // there, so no later step should be able to fail.
-func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
+func (all *openStores) cover(ctx context.Context, covered map[string]coverage) error {
 	for _, key := range slices.Sorted(maps.Keys(covered)) {
 		c := covered[key]
-		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
+		err := all.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
 			if !c.later {
 				if err := s.Cover(ctx, c.keys); err == nil || !c.lazy || !unreachable(err) {
 					return err
@@ -154,53 +156,53 @@ func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
 		if err != nil {
 			return err
 		}
-		f.keys[key] = c.keys
+		all.keys[key] = c.keys
 	}
 	return nil
 }
 
 // withPair calls do with an open pair of stores.
-func (f *fleet) withPair(
+func (all *openStores) withPair(
 	ctx context.Context, key string, do func(context.Context, *both.Store) error,
 ) error {
 	short, cancel := context.WithTimeout(ctx, openBound)
 	defer cancel()
-	if err := do(short, f.open[key].(*both.Store)); err != nil {
-		return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
+	if err := do(short, all.open[key].(*both.Store)); err != nil {
+		return exit(exitUnavailable, "%s: %w", all.needs[key].name, err)
 	}
 	return nil
 }
 
-// left is called when the daemon no longer uses a store. The daemon may have begun to use the store
+// closeUnused closes a store that the daemon no longer uses, unless the daemon has begun to use it
 // again meanwhile.
-func (f *fleet) left(key string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	// After several reloads, left may be called twice for the same store. The first call closes it.
-	if !f.used[key] && f.open[key] != nil {
-		f.closeLocked(key)
+func (all *openStores) closeUnused(key string) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	// After several reloads, this may be called twice for the same store. The first call closes it.
+	if !all.used[key] && all.open[key] != nil {
+		all.closeLocked(key)
 	}
 }
 
-// end closes all stores when the daemon has ended.
-func (f *fleet) end() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.passed {
+// closeAll closes all stores when the daemon has ended, unless another process continues with them.
+func (all *openStores) closeAll() {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.passed {
 		return
 	}
-	for key := range f.open {
-		f.closeLocked(key)
+	for key := range all.open {
+		all.closeLocked(key)
 	}
 }
 
 // need is one store that a namespace needs: one store of the configuration, or a pair of them.
 type need struct {
 	name  string // for the daemon
-	key   string // the same for the same store, however often the configuration is read
+	key   string // identifies the store: each reading of the configuration gives the same key
 	plans []*plan
 	epoch uint64 // fence_epoch of a pair, which raises its fences itself
-	lazy  bool   // a namespace can do without the store for a while
+	lazy  bool   // some namespace has outage: local, so the daemon may start without the store
 }
 
 // opened describes how a store was opened.
@@ -343,9 +345,9 @@ func storeOf(
 	return name, strings.Join(append(keys, name), "\x00"), ps
 }
 
-// serving opens the stores that p needs and that are not open yet. It returns what the daemon is to
-// serve. fresh has the stores that it has opened, by their keys.
-func (f *fleet) serving(
+// serving opens the stores that p needs and that are not open yet. It returns the configuration for
+// the daemon. fresh has the stores that it has opened, by need.key.
+func (all *openStores) serving(
 	ctx context.Context, p *proposal,
 ) (s daemon.Serving, fresh map[string]opened, err error) {
 	c := p.conf
@@ -353,8 +355,8 @@ func (f *fleet) serving(
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c), // 0 would be the daemon's default
 		Operators: operators(c)}
 	for _, d := range p.needs {
-		if f.open[d.key] == nil {
-			if fresh[d.key], err = f.openStore(ctx, d, len(p.needs) > 1); err != nil {
+		if all.open[d.key] == nil {
+			if fresh[d.key], err = all.openStore(ctx, d, len(p.needs) > 1); err != nil {
 				delete(fresh, d.key)
 				return s, fresh, err
 			}
@@ -364,8 +366,8 @@ func (f *fleet) serving(
 			parts = append(parts, engine.Part{Name: storeName(p.name), Place: p.place})
 		}
 		s.Stores = append(s.Stores, daemon.StoreConfig{Name: d.name, Key: d.publicKey(),
-			Store: f.open[d.key],
-			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
+			Store: all.open[d.key],
+			Parts: parts, Lock: lockOf(all.open[d.key]), Close: func() { all.closeUnused(d.key) }})
 	}
 	for _, n := range c.AllNamespaces() {
 		name, _, ps := storeOf(c, n, p.plans)
@@ -385,30 +387,32 @@ func (f *fleet) serving(
 }
 
 // openStore opens the store of a need. others means that the configuration has more stores.
-func (f *fleet) openStore(ctx context.Context, d *need, others bool) (is opened, err error) {
-	for key := range f.open {
-		if name := d.sharesEmbedded(f.needs[key]); name != "" {
-			return is, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two "+
+func (all *openStores) openStore(
+	ctx context.Context, d *need, others bool,
+) (how opened, err error) {
+	for key := range all.open {
+		if name := d.sharesEmbedded(all.needs[key]); name != "" {
+			return how, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two "+
 				"stores, or in one again, needs a restart", name)
 		}
 	}
-	// While there is a parked state, no other daemon serves.
-	is.lazy = d.lazy || others || f.takeover != nil && f.takeover.Parked()
-	if f.used != nil && len(d.plans) > 1 {
-		is.lazy = false // a reload does not begin a move to a store that cannot be reached
+	// With a parked state the daemon also starts without the store, because no other daemon serves.
+	how.lazy = d.lazy || others || all.takeover != nil && all.takeover.Parked()
+	if all.used != nil && len(d.plans) > 1 {
+		how.lazy = false // a reload does not begin a move to a store that cannot be reached
 	}
 	st, err := d.open(ctx, opening{
-		log:       f.log,
-		lazy:      is.lazy,
-		missing:   &is.missing,
-		successor: f.takeover.Successor(d.name),
-		seen:      &f.seen,
+		log:       all.log,
+		lazy:      how.lazy,
+		missing:   &how.missing,
+		successor: all.takeover.Successor(d.name),
+		seen:      &all.seen,
 	})
 	if err != nil {
-		return is, err
+		return how, err
 	}
-	f.open[d.key], f.needs[d.key] = st, d
-	return is, nil
+	all.open[d.key], all.needs[d.key] = st, d
+	return how, nil
 }
 
 // publicKey returns a hash of the key, which may contain a password.
@@ -417,12 +421,14 @@ func (d *need) publicKey() string {
 	return hex.EncodeToString(sum[:])
 }
 
+// open opens the store, or both stores of a pair. The daemon may start without the new store of a
+// pair, which is the second, but not without the old one.
 func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, o)
 	}
 	successors, missing := both.Successors(o.successor), o.missing
-	// The new store can be told of the keys without the old store.
+	// coverage.later depends on the new store alone: the pair writes its keys only there.
 	o.successor, o.missing = successors[0], nil
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
@@ -457,17 +463,19 @@ func lockOf(s upstream.Store) *os.File {
 	return nil
 }
 
-func (f *fleet) closeLocked(key string) {
-	if err := f.open[key].Close(); err != nil {
-		f.log.Warn("close store", zap.Error(err))
+// closeLocked closes a store and forgets it. It is called with mu held.
+func (all *openStores) closeLocked(key string) {
+	if err := all.open[key].Close(); err != nil {
+		all.log.Warn("close store", zap.Error(err))
 	}
-	delete(f.open, key)
-	delete(f.needs, key)
-	delete(f.keys, key)
+	delete(all.open, key)
+	delete(all.needs, key)
+	delete(all.keys, key)
 }
 
+// namespace converts a configured namespace, whose keys are in the daemon's store of that name.
 func namespace(n *config.Namespace, store string) engine.Namespace {
-	uids, _ := config.UIDs(n.Users) // check has found no fault in them
+	uids, _ := config.UIDs(n.Users) // load has checked them
 	gids, _ := config.GIDs(n.Groups)
 	d := engine.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold,
@@ -487,7 +495,7 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 }
 
 func operators(c *config.Config) (a engine.Access) {
-	a.Users, _ = config.UIDs(c.Operators.Users) // check has found no fault in them
+	a.Users, _ = config.UIDs(c.Operators.Users) // load has checked them
 	a.Groups, _ = config.GIDs(c.Operators.Groups)
 	return a
 }
