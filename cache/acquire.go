@@ -50,8 +50,8 @@ func (t *Table) refuseNow(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	return false
 }
 
-// whyNotQueued returns OK, or the code and reason why q may not even wait. Either a limit is reached,
-// or the store is known to be down and this host may not decide alone.
+// whyNotQueued returns OK, or the code and reason why q may not even wait. Either a limit is
+// reached, or the store is known to be down and this host may not decide alone.
 func (t *Table) whyNotQueued(l *Lease, q *Acquire) (protocol.Code, error) {
 	if err := t.mayHold(q.Re.Session, q.NS, q.Keep); err != nil {
 		return protocol.Limit, err

@@ -9,7 +9,8 @@ import (
 )
 
 // While a host grants alone, no other host can take its holds. The validity that it has stated ends
-// nevertheless if the host is frozen. A client that acquires the key again then gets a new validity.
+// nevertheless if the host is frozen. A client that acquires the key again then gets a new
+// validity.
 func TestAHoldGrantedAloneIsNotStatedPastItsDeadline(t *testing.T) {
 	b := newBench(t, func(x *setup) { x.Local, x.LocalAfter = true, 1 })
 	s := b.session()

@@ -17,8 +17,8 @@ type Admit func(s *Session, key string, mode Mode, ttl int64) (protocol.Code, er
 
 // Follow sets the namespace of each key to the one that route returns. It advances no lease:
 // Reroute does that, and has to be called next. If namespaces have limits, Follow is called for all
-// tables before Reroute is called for one. The limits count the holds and waiters of all tables, and
-// no table may decide by them before.
+// tables before Reroute is called for one. The limits count the holds and waiters of all tables,
+// and no table may decide by them before.
 func (t *Table) Follow(route func(key string) *Namespace) {
 	for l := range t.heads() {
 		if ns := route(l.key); ns != l.ns {

@@ -62,8 +62,8 @@ func (o *onePump) Apply(ctx context.Context, ops []upstream.Op, results []upstre
 }
 
 // A try makes one round trip if the first key is free, and two otherwise, however many keys it has.
-// The second one takes all keys that are free, and the others are released in a third one, for which
-// the client does not wait.
+// The second one takes all keys that are free, and the others are released in a third one, for
+// which the client does not wait.
 func TestRoundTripsOfAnAcquireAny(t *testing.T) {
 	server := testserver.StartRedis(t)
 	store := &onePump{counting: counting{Store: redisStore(t, server)}, occupied: make(chan struct{}),

@@ -213,9 +213,10 @@ func (p *Pump) apply(b *Batch, down whileDown) {
 	p.observer.Deliver(b)
 }
 
-// lateLast moves the renewals of leases that have ended behind the other ops, and returns the number
-// of the others. After an outage there can be many. A store could also take one for the renewal of a
-// lease that nobody else has got since, and then keep the key from everybody for a TTL.
+// lateLast moves the renewals of leases that have ended behind the other ops, and returns the
+// number of the others. After an outage there can be many. A store could also take one for the
+// renewal of a lease that nobody else has got since, and then keep the key from everybody for a
+// TTL.
 func (b *Batch) lateLast() int {
 	late := func(op *Op) bool { return op.Kind == cache.OpRenew && op.Until <= b.Sent }
 	n := 0

@@ -16,9 +16,9 @@ import (
 // the same line, twice for each lock. The rows measure the waits, and separately the waits for keys
 // of the other host.
 //
-// If the other host makes one acquire in a hundred, an acquire takes at least 0.05 store commands on
-// average. The key has to move there and back, which takes about eight commands. In addition, a key
-// that another host has waited for does not linger for linger_pause (see
+// If the other host makes one acquire in a hundred, an acquire takes at least 0.05 store commands
+// on average. The key has to move there and back, which takes about eight commands. In addition, a
+// key that another host has waited for does not linger for linger_pause (see
 // daemon/engine/sim/STUDY.md).
 //
 // There are two shapes. With many callers, the cores are busy, and the CPU time of a lock decides.

@@ -49,7 +49,7 @@ func TestLostOneOfSeveralInTheStore(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	p.ends(79)
-	if s := p.err.String(); !strings.Contains(s, "the lock b is lost (gone)") {
+	if s := p.err.String(); !strings.Contains(s, "the lock b is lost (the store no longer has it: gone)") {
 		t.Errorf("said %q", s)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -87,7 +88,7 @@ func reason(why error) string {
 	said, answered := errors.AsType[*client.Error](why)
 	switch {
 	case ok:
-		return lost.Reason.String()
+		return lossText(lost.Reason)
 	case answered:
 		return said.Error()
 	case errors.Is(why, client.ErrClosed):
@@ -97,6 +98,26 @@ func reason(why error) string {
 			"(its store may be down, or the daemon hangs)"
 	}
 	return why.Error()
+}
+
+// lossText explains a reason, and ends with its name, which documents and other clients use.
+func lossText(r protocol.Reason) string {
+	name := r.String()
+	switch r {
+	case protocol.LostExpired:
+		return "the store has not confirmed it in time: " + name
+	case protocol.LostGone:
+		return "the store no longer has it: " + name
+	case protocol.LostFixed:
+		return "its fixed end has come: " + name
+	case protocol.LostForced:
+		return "an operator unlocked it: " + name
+	case protocol.LostSession:
+		return "the store ended the daemon's session: " + name
+	case protocol.LostTooLong:
+		return "its namespace allows no longer hold: " + name
+	}
+	return name
 }
 
 func (s *supervisor) signal(sig syscall.Signal) {

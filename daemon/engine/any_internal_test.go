@@ -23,8 +23,8 @@ func (d *twoStores) askAny(s *Session, keys []string, wait int64, mode protocol.
 	send(s, q)
 }
 
-// round has the second store answer the ops that wait for it, and returns them. With rounds it makes
-// batches, as a store that is slower than the host does.
+// round has the second store answer the ops that wait for it, and returns them. With rounds it
+// makes batches, as a store that is slower than the host does.
 func (d *twoStores) round(answer func(op *upstream.Op) upstream.Result) (ops []upstream.Op) {
 	p := d.other.main.Next()
 	if p == nil {
@@ -69,8 +69,8 @@ func (d *twoStores) kinds(ops []upstream.Op, want ...cache.OpKind) {
 	}
 }
 
-// toPhase brings an acquire-any with a wait to a phase: 0 it tries one key, 1 it tries the others, 2
-// it joins the queues, 3 it waits in them.
+// toPhase brings an acquire-any with a wait to a phase: 0 it tries one key, 1 it tries the others,
+// 2 it joins the queues, 3 it waits in them.
 func (d *twoStores) toPhase(phase int) {
 	d.Helper()
 	d.askAny(d.s, anyKeys, protocol.WaitAlways, protocol.Exclusive)
@@ -90,8 +90,8 @@ func (d *twoStores) grantOf(k *sink) (protocol.Grant, uint64) {
 	return g, index
 }
 
-// nothingElse has the store carry out everything that waits. Then it checks that the session has the
-// given number of holds and no waiters, and that this host has no other leases.
+// nothingElse has the store carry out everything that waits. Then it checks that the session has
+// the given number of holds and no waiters, and that this host has no other leases.
 func (d *twoStores) nothingElse(s *Session, holds int64) {
 	d.Helper()
 	for d.round(grants) != nil { // withdrawals and releases
@@ -137,8 +137,8 @@ func TestAnAcquireAnyThatIsBusyLeavesNothing(t *testing.T) {
 	d.nothingElse(d.s, 0)
 }
 
-// In each phase, a grant of all keys at once makes one hold, and a cancel, the end of the session, a
-// takeover and a drain leave nothing behind.
+// In each phase, a grant of all keys at once makes one hold, and a cancel, the end of the session,
+// a takeover and a drain leave nothing behind.
 func TestAnAcquireAnyInEachPhase(t *testing.T) {
 	for phase := range 4 {
 		end := func(t *testing.T, d *twoStores) { // the store grants whatever is asked

@@ -58,8 +58,9 @@ func (l *RateLimit) Charge(cost int, guaranteed bool, now int64) time.Duration {
 	}
 }
 
-// Quota returns how many requests a connection may handle before it checks the limit again. The user's
-// rate allows as many in a twentieth of a second; the quota is one if the user is over the limit.
+// Quota returns how many requests a connection may handle before it checks the limit again. The
+// user's rate allows as many in a twentieth of a second; the quota is one if the user is over the
+// limit.
 func (l *RateLimit) Quota(now int64) int {
 	if l.due.Load() > now {
 		return 1

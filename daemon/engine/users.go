@@ -80,8 +80,8 @@ func (e *Engine) user(uid int) *userUse {
 	return u
 }
 
-// detachedID marks the numbers of the sessions that have users' detached holds. They are unique, but
-// no client ever sees them.
+// detachedID marks the numbers of the sessions that have users' detached holds. They are unique,
+// but no client ever sees them.
 const detachedID = 1 << 63
 
 // withDetached returns the users that have detached holds, in order. It is called with e.mu held.

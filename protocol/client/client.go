@@ -20,8 +20,8 @@ type Options struct {
 	Label string // text in addition to the name
 
 	// OnLost is called when the daemon reports a hold as lost, or the failure of a quiet release.
-	// After the first Hold.ReleaseQuiet of the connection, it is not called for the loss of a hold that
-	// the client does not know. So it is called once for a quiet release that a loss has crossed.
+	// After the first Hold.ReleaseQuiet of the connection, it is not called for the loss of a hold
+	// that the client does not know. So it is called once for a quiet release that a loss has crossed.
 	OnLost func(Lost)
 	// OnKeepalive is called with each keepalive.
 	OnKeepalive func(Keepalive)

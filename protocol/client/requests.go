@@ -98,8 +98,9 @@ func (a *ReleaseArgs) flags() (f uint64) {
 }
 
 // ReleaseDetached releases the detached hold of key with this fence: a hold with a Keep that its
-// owner has released, or whose session has ended. It has to belong to the same user. ReleaseDetached
-// blocks until the daemon has answered or ctx ends. The release continues even if ctx ends first.
+// owner has released, or whose session has ended. It has to belong to the same user.
+// ReleaseDetached blocks until the daemon has answered or ctx ends. The release continues even if
+// ctx ends first.
 func (c *Client) ReleaseDetached(ctx context.Context, key string, fence uint64) error {
 	q := protocol.Request{Op: protocol.OpRelease, Fence: fence, Flags: protocol.FlagDetached}
 	_, err := exchange(ctx, c, keyedCall(q, key, nil), numberOf)

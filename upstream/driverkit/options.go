@@ -49,8 +49,8 @@ func (o *Options) Complete() (err error) {
 	return err
 }
 
-// Mover returns the Mover of a Store that needs nothing but its instance id and its fence clock. The
-// other process continues with the leases if it also knows the numbers of their tokens.
+// Mover returns the Mover of a Store that needs nothing but its instance id and its fence clock.
+// The other process continues with the leases if it also knows the numbers of their tokens.
 func (o *Options) Mover() upstream.Mover { return mover{o.Instance, o.Fences} }
 
 type mover struct {

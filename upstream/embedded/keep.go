@@ -89,8 +89,8 @@ func (s *Store) keep(ops []upstream.Op) error {
 	return err
 }
 
-// keep records until when the state file has the lease of op, or 0 if it has not. It returns what was
-// recorded before.
+// keep records until when the state file has the lease of op, or 0 if it has not. It returns what
+// was recorded before.
 func (d *shard) keep(op *upstream.Op, until int64) (before int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

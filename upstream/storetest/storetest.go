@@ -279,8 +279,9 @@ func (h *host) takeShort(key string, mode cache.Mode) (token, base uint64) {
 	return h.takeFor(key, mode, short)
 }
 
-// takeFor is take with this TTL. An answer is slow if the machine is busy. After a slow one, takeFor
-// tries again with other tokens, because the remains of the earlier lease may keep the key busy for a while.
+// takeFor is take with this TTL. An answer is slow if the machine is busy. After a slow one,
+// takeFor tries again with other tokens, because the remains of the earlier lease may keep the key
+// busy for a while.
 func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, base uint64) {
 	h.Helper()
 	late := false
@@ -296,8 +297,8 @@ func (h *host) takeFor(key string, mode cache.Mode, ttl time.Duration) (token, b
 	}
 }
 
-// slow reports whether an op with this TTL, which began at begin, has taken so long that a store may
-// refuse its lease.
+// slow reports whether an op with this TTL, which began at begin, has taken so long that a store
+// may refuse its lease.
 func slow(begin time.Time, ttl time.Duration) bool { return time.Since(begin) >= ttl/2 }
 
 // want fails the test unless r has the status st.

@@ -134,7 +134,8 @@ func TestSweepRemovesWhatNobodyKnows(t *testing.T) {
 	queued := p.token()
 	p.want(p.answered(func() cache.Result { return p.join("queue", queued) }), cache.Queued)
 	// A busy server may drop the requests of a cut connection, and deletes parents that have become
-	// empty. An acquire below a missing parent happens in no case, so each try has a parent of its own.
+	// empty. An acquire below a missing parent happens in no case, so each try has a parent of its
+	// own.
 	var asked []string
 	lost := func() (n int) {
 		for _, key := range asked {

@@ -216,8 +216,8 @@ func (se *session) enter() (*wire, error) {
 
 func (se *session) expired() { se.giveUp(nil) }
 
-// giveUp ends the session because of fault, or nil if it has expired. It is not closed at the server:
-// until its deadline, programs may rely on the nodes that are left of it.
+// giveUp ends the session because of fault, or nil if it has expired. It is not closed at the
+// server: until its deadline, programs may rely on the nodes that are left of it.
 func (se *session) giveUp(fault error) {
 	se.mu.Lock()
 	se.over, se.ready, se.retired = true, false, true

@@ -137,8 +137,8 @@ func (h *host) successorConf() *conf {
 }
 
 // park leaves the detached holds of a daemon that has drained to the next process, which starts
-// after a while, perhaps with another configuration. It reports whether it has done so. Sometimes it
-// does not leave them, as if the next process could not use the state after an upgrade.
+// after a while, perhaps with another configuration. It reports whether it has done so. Sometimes
+// it does not leave them, as if the next process could not use the state after an upgrade.
 func (h *host) park() bool {
 	w := h.w
 	_, flying, others := h.depth()

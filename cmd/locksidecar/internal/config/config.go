@@ -108,8 +108,8 @@ func (e Env) File(flag string) string {
 }
 
 // Load reads the configuration from the file that env.File returns for file, if any, from the
-// environment, and from the flags that were set. Its error names every fault, one on each line. With an error, Load also returns
-// the part of the configuration that it has read.
+// environment, and from the flags that were set. Its error names every fault, one on each line.
+// With an error, Load also returns the part of the configuration that it has read.
 func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 	c := Default(env)
 	var faults []error

@@ -10,8 +10,9 @@ import (
 )
 
 // dropPages unmaps the pages of the program's file. The start has used most of them; an idle daemon
-// needs a quarter: 4 MB instead of 16 MB. Most of its resident memory would be these pages, although
-// the kernel could take them at any time. It maps a page again, from its cache, when it is used.
+// needs a quarter: 4 MB instead of 16 MB. Most of its resident memory would be these pages,
+// although the kernel could take them at any time. It maps a page again, from its cache, when it is
+// used.
 //
 // It leaves mappings alone that have pages of their own, such as the relocated data of a
 // position-independent program: these pages are not in the file.
