@@ -99,7 +99,7 @@ func TestLostInTheStore(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	p.ends(79)
-	if s := p.err.String(); !strings.Contains(s, "lost (gone)") {
+	if s := p.err.String(); !strings.Contains(s, "lost (the store no longer has it: gone)") {
 		t.Errorf("said %q", s)
 	}
 }
