@@ -13,16 +13,17 @@ import java.util.function.Consumer;
 import java.util.stream.IntStream;
 
 /**
- * One acquire, of one key or of several at once, to its end. It survives restarts of the daemon for as long as its wait
- * allows, but only a short time with a daemon that fails it. It runs on the thread that brings the next event, and none
- * of its methods blocks. Its outcome is set once. A caller that gives it up is told if the grant was first.
+ * One acquire, of one key or of several at once, from its beginning to its outcome. It continues after restarts of the daemon
+ * for as long as its wait allows, but only for a short time if each new connection ends at once or the daemon drains. Each of
+ * its events is handled on the thread that brings the event, without blocking; only the methods that await the outcome block.
+ * The outcome is set once. So a caller that gives up learns whether the grant came first.
  */
 final class Acquire extends Wait implements Consumer<Object> {
-    /** How often in a row a new connection may end at once, or a grant come too late. */
+    /** How often in a row a new connection may end at once, or a grant arrive after its validity. */
     private static final int CUTS = 3;
-    /** A time for connecting, in nanoseconds, from which on it is subtracted from the wait. */
+    /** The time for connecting, in nanoseconds, above which it is subtracted from the wait. */
     private static final long NOTABLE = 20_000_000;
-    /** The outcome if another owner holds the lock. at is the position of the key of several, or -1. */
+    /** The outcome if another owner holds the lock. {@code at} is the position of that key among several, or -1. */
     record Busy(int at) {}
 
     private static final Object GIVEN_UP = new Object();
@@ -53,12 +54,13 @@ final class Acquire extends Wait implements Consumer<Object> {
     volatile Object outcome;
     private volatile Call call;
 
-    // Only the thread that brings the next event uses these. Each event happens after the one before.
+    // Only the thread that brings the next event uses these. Each event happens-after the previous one.
     private volatile long began;
     private long left;
     /**
-     * The shared holds that its own thread has of its keys through other handles, at the positions of these keys; null
-     * without any. A writer may wait for such a hold, so this acquire must not wait behind the writer.
+     * The shared holds of the keys that the acquire's own thread has through other handles, at the positions of the keys; null
+     * without any. A writer may wait for such a hold. This acquire must not wait behind that writer, because its own thread
+     * would then wait for itself.
      */
     Hold[] inTheWay;
     private int cuts;
@@ -69,13 +71,17 @@ final class Acquire extends Wait implements Consumer<Object> {
     private final AtomicReference<Acquire> rest = new AtomicReference<>();
 
     /**
-     * Makes an acquire by the owner of the options, which may be the current thread, of this number; without one, by this owner
-     * that a handle has in the current thread, or if that is null by a new owner. If then is null, the current thread is about
-     * to wait for it; the string of by names it in messages.
+     * Makes an acquire. Its owner is the first of these that exists: the owner that the options name, handleOwner, the current
+     * thread if the options say that it is the owner, or a new owner.
+     *
+     * @param by names the handle or lease in messages, by its toString
+     * @param thread the number of the current thread
+     * @param handleOwner the owner that the handle has in the current thread; null for leases, and if the options decide
+     * @param then is called with the outcome; null if the current thread is about to wait for it
      */
     static Acquire of(
             Link link, Keys keys, LockOptions options, long wait, Object by, long thread, Long handleOwner, Runnable then) {
-        if (keys.many() && options.keep != 0) { // the protocol has no such field, and the daemon would ignore it
+        if (keys.several() && options.keep != 0) { // the protocol has no such field, and the daemon would ignore it
             throw new LockException(Code.INVALID, keys + ": only a lock of one key can be kept");
         }
         boolean named = options.owner != null;
@@ -84,7 +90,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         Thread here = Thread.currentThread();
         Site site = new Site(thread, new WeakReference<>(here), by, bound, named, Election.termIn(here, link));
         WeakReference<?> keeper = named ? new WeakReference<>(options.owner) : bound ? site.inThread() : null;
-        boolean permit = keys.permits > 0; // it has a lease, which hears of the loss, and waits for no other hold
+        boolean permit = keys.permits > 0; // its lease reports a loss, and it never waits for another hold of its thread
         return new Acquire(link, new Terms(
                 keys, owner, wait, options, permit ? null : keeper, then != null || permit ? null : site, link.trace()), then);
     }
@@ -101,7 +107,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
     }
 
-    /** Returns the wait for the daemon: 0 while another hold of its own thread could block it. */
+    /** Returns the wait to request, in milliseconds: 0 for a try while another hold of its own thread may block it. */
     long left() {
         return inTheWay != null ? 0 : left;
     }
@@ -112,7 +118,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         return c == null ? null : c.conn();
     }
 
-    /** Begins, or begins again. */
+    /** Begins to acquire, or begins again. */
     void start() {
         LostException loss = done() || link.closed ? null : link.lossOf(this);
         if (loss != null) {
@@ -139,7 +145,7 @@ final class Acquire extends Wait implements Consumer<Object> {
     void connected(Conn conn) {
         if (!done()) {
             if (System.nanoTime() - began > NOTABLE) {
-                over(); // connecting has used a part of the wait
+                updateLeft(); // connecting has used a part of the wait
             }
             conn.requests.acquire(this);
         }
@@ -176,9 +182,9 @@ final class Acquire extends Wait implements Consumer<Object> {
     }
 
     /**
-     * Continues after the daemon has answered that a key is busy. at is the key's position, or -1 if it is not known. If
-     * holds of its own thread are in the way, this acquire only tries. Then it waits for the other keys alone, and tries all
-     * keys again while it holds those.
+     * Continues after the daemon has answered that a key is busy. {@code at} is the key's position, or -1 if it is not known. If
+     * holds of its own thread are in the way, this acquire has only tried. Then it waits for the other keys alone, and while it
+     * holds those it tries all keys again.
      */
     private void busy(int at) {
         Hold[] ours = inTheWay;
@@ -189,7 +195,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         int blocked = at >= 0 ? at : IntStream.range(0, ours.length).filter(i -> ours[i] != null).findFirst().orElse(0);
         if (ours[blocked] != null) {
             finish(Site.alreadyHeld(ours[blocked]));
-        } else if (over()) {
+        } else if (updateLeft()) {
             finish(new Busy(at));
         } else {
             dropRest();
@@ -206,13 +212,14 @@ final class Acquire extends Wait implements Consumer<Object> {
         }
     }
 
+    /** Continues after the acquire of the other keys has ended. */
     private void restEnded() {
         Acquire r = rest.get();
         if (r == null) {
-            return; // it was given up
+            return; // this acquire was given up
         }
         if (r.outcome instanceof Hold[]) {
-            over();
+            updateLeft();
             start();
         } else if (r.outcome instanceof Busy b && b.at >= 0) {
             finish(new Busy(List.of(terms.keys.text).indexOf(r.terms.keys.text[b.at])));
@@ -229,24 +236,24 @@ final class Acquire extends Wait implements Consumer<Object> {
         }
     }
 
-    /** Takes a grant as the outcome, unless there is one. Waiters are told later. The connection's lock is held. */
+    /** Makes a grant the outcome, unless there is one; false if there is. {@link #tell} follows. The connection's lock is held. */
     boolean take(Hold[] holds) {
         return OUTCOME.compareAndSet(this, null, holds);
     }
 
     /**
-     * Continues after a grant if one of its holds was over before its owner got it. If there is no time left, or this
-     * happens again and again, it sets the outcome.
+     * Continues after a grant if one of its holds was over before the owner learned of it. Sets another outcome if there is no
+     * time left, or if this has happened several times in a row.
      */
     private void lapsed(Hold[] holds, Hold over) {
         Object next = null;
         if (++cuts > CUTS) {
             String why = over.lost;
             next = over.loss(why == null ? "connection" : why);
-        } else if (over()) {
+        } else if (updateLeft()) {
             next = new Busy(-1);
         }
-        if (terms.keys.many()) {
+        if (terms.keys.several()) {
             over.conn.requests.release(holds, terms.options.shared, c -> { });
         } else {
             over.conn.requests.release(over, terms.options.shared, over.unwanted(), c -> { });
@@ -282,7 +289,7 @@ final class Acquire extends Wait implements Consumer<Object> {
             finish(e);
             return;
         }
-        over();
+        updateLeft();
         if (rest == 0) {
             start();
         } else {
@@ -290,8 +297,8 @@ final class Acquire extends Wait implements Consumer<Object> {
         }
     }
 
-    /** Computes the rest of the wait, and tells whether there is none. */
-    private boolean over() {
+    /** Sets left to the rest of the wait, and tells whether the wait is over. */
+    private boolean updateLeft() {
         if (end == null) {
             return false;
         }
@@ -318,6 +325,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         return true;
     }
 
+    /** Tells the callback or the waiting thread that there is an outcome. */
     void tell() {
         dropRest();
         if (then != null) {
@@ -327,7 +335,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         }
     }
 
-    /** Withdraws the acquire, with this as its outcome; false if it has ended already. */
+    /** Withdraws the acquire, and makes {@code why} its outcome; false if it has ended already. */
     boolean giveUp(LockException why) {
         if (!OUTCOME.compareAndSet(this, null, why == null ? GIVEN_UP : why)) {
             return false;
@@ -343,7 +351,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         return true;
     }
 
-    /** Waits for the end, unless it was interrupted before; an interrupt withdraws the acquire. Returns this. */
+    /** Starts the acquire and waits for its outcome; an interrupt withdraws it. Returns this. */
     Acquire awaited() throws InterruptedException {
         if (Thread.interrupted()) {
             throw new InterruptedException();
@@ -362,7 +370,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         return this;
     }
 
-    /** Waits for the end, and keeps an interrupt for later; returns this. */
+    /** Starts the acquire and waits for its outcome; an interrupt is kept for later. Returns this. */
     Acquire awaitedUninterruptibly() {
         start();
         do {
@@ -371,13 +379,13 @@ final class Acquire extends Wait implements Consumer<Object> {
         return this;
     }
 
-    /** Tells whether the outcome is final. If it is a hold that is over, the acquire continues. */
+    /** Tells whether the outcome is final. If it has a hold that is over, the acquire continues. */
     boolean settled() {
         if (!(outcome instanceof Hold[] holds)) {
             return true;
         }
         Hold over = over(holds);
-        if (over != null && !over.over && over.conn.dead == null) { // a message that was not read yet may extend it
+        if (over != null && !over.over && over.conn.dead == null) { // an unread message may extend it
             over.conn.settle();
             over = over(holds);
         }
@@ -387,7 +395,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         return over == null;
     }
 
-    /** Returns the first that is not held now, or null. */
+    /** Returns the first hold that is not held now, or null. */
     static Hold over(Hold[] holds) {
         for (Hold hold : holds) {
             if (!hold.owned()) {
@@ -453,7 +461,7 @@ final class Acquire extends Wait implements Consumer<Object> {
         /** Completes with the outcome, on the executor. */
         private void deliver() {
             if (!acquire.settled()) {
-                if (isDone()) { // the acquire continues, but is not wanted any more
+                if (isDone()) { // the acquire continues, but the future was cancelled meanwhile
                     acquire.giveUp(null);
                 }
                 return;

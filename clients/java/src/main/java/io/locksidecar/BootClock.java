@@ -20,9 +20,13 @@ final class BootClock {
     static final BootClock SYSTEM = new BootClock(
             System::nanoTime, () -> System.currentTimeMillis() * 1_000_000, uptimeFile());
 
+    /** The change of wall clock − nanoTime above which the offset is measured again. Like all times here, in nanoseconds. */
     private static final long APART = 20_000_000;
+    /** The jump of the wall clock above which it counts as sleep, where there is no /proc/uptime. */
     private static final long JUMP = 1_000_000_000;
+    /** The time after which the offset is measured again in any case. */
     private static final long AGAIN = 1_000_000_000;
+    /** The resolution of /proc/uptime. */
     private static final long TICK = 10_000_000;
 
     /** low ≤ true time − nanoTime ≤ high, and drift is wall clock − nanoTime, both at the measurement. */
@@ -69,7 +73,7 @@ final class BootClock {
 
     private Sync measure(Sync old) {
         if (sync != old) {
-            return sync; // another thread was quicker
+            return sync; // another thread has measured meanwhile
         }
         long low = 0;
         long high = 0;

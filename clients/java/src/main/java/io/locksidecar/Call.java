@@ -7,7 +7,7 @@ final class Call extends Wait {
     final int op;
     /** The acquire that the call belongs to, or null. */
     final Acquire asker;
-    /** Is called at the end by the thread that brings it, without a lock; null if a thread waits, or for an acquire. */
+    /** Is called when the call has ended, without a lock, on any thread; null if a thread waits, or for an acquire. */
     final Consumer<Call> then;
     /** The holds that the request names. For an acquire, the granted holds replace them. Guarded by mu of conn. */
     Hold[] holds;
@@ -16,7 +16,7 @@ final class Call extends Wait {
     /** For a cancel: the call to be withdrawn. Guarded by mu of conn. */
     Call target;
 
-    /** The connection that has it; null before that. */
+    /** The connection on which it was sent; null before that. */
     volatile Conn conn;
     /** The request's id; guarded by mu of conn. */
     Long id;
@@ -24,9 +24,9 @@ final class Call extends Wait {
     boolean abandoned;
     /** System.nanoTime until which an answer is expected; null for no limit. */
     Long limit;
-    /** The grant became the outcome of its asker. */
+    /** The grant has become the outcome of the acquire. */
     boolean taken;
-    /** A release of a hold that the end of the connection would keep; set before it is sent. */
+    /** This is a release that frees a kept hold, which the end of the connection would not do. Set before it is sent. */
     boolean frees;
     /** For a release-many: one code per hold. */
     int[] codes;
@@ -65,11 +65,12 @@ final class Call extends Wait {
         }
     }
 
-    /** Tells whether a thread waits for the end that may read the connection. */
+    /** Tells whether the thread that waits for the call may read the connection. */
     boolean readerWaits() {
         return asker != null ? asker.mayRead : mayRead;
     }
 
+    /** Tells the acquire, the callback or the waiting thread that the call has ended. */
     void end() {
         if (asker != null) {
             asker.answered(this);

@@ -23,12 +23,12 @@ import java.util.concurrent.locks.LockSupport;
  */
 final class Conn {
     /** Nanoseconds between two checks for calls that were not answered in time. */
-    private static final long LOOK = 500_000_000;
+    private static final long CHECK = 500_000_000;
     /** Maximum number of reads before the rest of the reader's work. */
     private static final int READS = 16;
-    /** Nanoseconds for which the I/O thread sleeps while a caller reads. If that lasts longer, it sleeps until its end. */
+    /** How long the I/O thread sleeps while a caller reads. If the caller reads for longer, it sleeps until that ends. */
     private static final long TICK = 50_000_000;
-    /** Nanoseconds for which the I/O thread lets the connection be without a reader. It reads if none has come by then. */
+    /** How long the I/O thread leaves the connection without a reader. It reads if no caller has begun to read by then. */
     private static final long SHORT = 10_000_000;
     private static final long SECOND = 1_000_000_000;
 
@@ -46,25 +46,25 @@ final class Conn {
     final Incoming incoming;
     /** The calls in flight, by id. */
     final Map<Long, Call> pending = new HashMap<>();
-    /** The withdrawn acquires whose result is not known, by hold. The next acquire of that hold waits for it. */
-    final Map<Hold.Id, Integer> leaving = new HashMap<>();
-    /** Tasks that wait until everything that has arrived was read. */
+    /** The number of withdrawn acquires whose results are not known, by hold. The next acquire of that hold waits for them. */
+    final Map<Hold.Id, Integer> withdrawn = new HashMap<>();
+    /** Tasks that run once everything has been read that had arrived when they were added. */
     final List<Runnable> caughtUp = new ArrayList<>();
-    /** The tasks that were added before the present reading. */
-    private final List<Runnable> looking = new ArrayList<>();
+    /** The tasks from caughtUp that were added before the present reading began. */
+    private final List<Runnable> catchingUp = new ArrayList<>();
     /** Calls that have ended. They are handled after mu is released. */
     private List<Call> ended = new ArrayList<>();
     /**
-     * Acquires to be given up, losses to be reported, and tasks that have waited for the reading. They follow the ended calls,
-     * so that no listener delays a caller.
+     * Tasks to run after mu is released: they give up acquires, report losses, or have waited for a reading. They run after the
+     * ended calls are handled, so that no listener delays a caller.
      */
-    private List<Runnable> told = new ArrayList<>();
+    private List<Runnable> deferred = new ArrayList<>();
     /** System.nanoTime of the next check for calls without an answer. */
-    private long lookAt = since + LOOK;
+    private long nextCheck = since + CHECK;
 
     /** The thread that reads; null if there is none. Written under mu. */
     private volatile Thread reader;
-    /** A caller has read since the I/O thread checked. */
+    /** A caller has read since the I/O thread last checked. */
     private boolean led;
     /** The I/O thread sleeps until the caller that reads is done. */
     private boolean asleep;
@@ -78,8 +78,8 @@ final class Conn {
     private long quietSince = since;
     /** System.nanoTime of a ping after which nothing was read; null without one. */
     private Long probedAt;
-    /** System.nanoTime until which the daemon may still send the reason for an error of writing; null without one. */
-    private Long lastWords;
+    /** System.nanoTime until which the reader waits for the reason of a failed write; null without one. */
+    private Long reasonUntil;
 
     Conn(Link link, SocketChannel channel, SelectionKey key, IoThread io) {
         this.link = link;
@@ -87,7 +87,7 @@ final class Conn {
         this.io = io;
         this.reader = io;
         this.out = new Outbox(this, channel);
-        this.holds = new Holds(link, r -> told.add(r));
+        this.holds = new Holds(link, r -> deferred.add(r));
         this.incoming = new Incoming(this, channel);
         this.requests = new Requests(this);
     }
@@ -108,17 +108,17 @@ final class Conn {
         }
     }
 
-    /** Counts a withdrawn acquire, by 1, and by -1 when its result is known. mu is held. */
-    void leaves(Call c, int by) {
+    /** Adds {@code by} to the count of withdrawn acquires: 1 at the withdrawal, and -1 when the result is known. mu is held. */
+    void countWithdrawn(Call c, int by) {
         if (c.asker.terms.keys().permits > 0) {
             return; // another acquire of a permit is never granted this one
         }
         for (Hold.Id id : c.asker.ids) {
-            leaving.merge(id, by, (count, more) -> count + more > 0 ? (Integer) (count + more) : null);
+            withdrawn.merge(id, by, (count, more) -> count + more > 0 ? (Integer) (count + more) : null);
         }
     }
 
-    /** Sets the end of a call. mu is held. */
+    /** Ends a call with an answer. mu is held. */
     void finish(Call c, Answer answer) {
         c.answered(answer);
         ended.add(c);
@@ -135,7 +135,7 @@ final class Conn {
     boolean lead(Wait w, Long limit) {
         Thread me = Thread.currentThread();
         if (!w.mayRead) {
-            attend();
+            ensureReader();
             return false;
         }
         mu.lock();
@@ -157,13 +157,13 @@ final class Conn {
             }
         } finally {
             w.reads = null;
-            leave();
+            stopReading();
         }
         return true;
     }
 
     /** Ends the reading of a caller. */
-    private void leave() {
+    private void stopReading() {
         boolean needed;
         mu.lock();
         try (mu) {
@@ -179,11 +179,11 @@ final class Conn {
 
     /** Tells whether there must be a reader now. mu is held. */
     private boolean due() {
-        return !pending.isEmpty() || !caughtUp.isEmpty() || !looking.isEmpty() || out.needsReader();
+        return !pending.isEmpty() || !caughtUp.isEmpty() || !catchingUp.isEmpty() || out.needsReader();
     }
 
-    /** Makes the I/O thread read if no thread does, for an answer that no thread waits for that may read. */
-    void attend() {
+    /** Makes the I/O thread read if no thread reads. It is for answers for which no thread waits that may read itself. */
+    void ensureReader() {
         if (reader == null) {
             io.poke();
         }
@@ -204,7 +204,7 @@ final class Conn {
         return reader == Thread.currentThread() && reader != io;
     }
 
-    /** Makes the I/O thread the reader if there must be one, and returns 0; else returns for how many nanoseconds it sleeps. */
+    /** Makes the I/O thread the reader if it has to read, and returns 0; else returns for how many nanoseconds it sleeps. */
     long take() {
         mu.lock();
         try (mu) {
@@ -220,7 +220,7 @@ final class Conn {
         }
     }
 
-    /** Waits, on the I/O thread, until no caller reads any more; the connection has ended. */
+    /** Waits, on the I/O thread, until no caller reads the connection any more, which has ended. */
     void awaitReader() {
         while (reader != null && reader != io) {
             key.selector().wakeup();
@@ -229,23 +229,23 @@ final class Conn {
     }
 
     /**
-     * Waits for the socket for at most so many nanoseconds, reads what has arrived, and does what is due. Only the reader
-     * calls it. It never throws: a failure ends the connection.
+     * Does the reader's work once: waits for the socket, for at most {@code max} nanoseconds, reads all messages that have
+     * arrived, and ends calls and holds whose time is over. It never throws: a failure ends the connection.
      */
-    void turn(long most) {
+    void turn(long max) {
         try {
             boolean writing;
             long rest;
             mu.lock();
             try (mu) {
-                writing = out.goOn();
+                writing = out.resume();
                 rest = patience();
             }
             int ops = writing ? SelectionKey.OP_READ | SelectionKey.OP_WRITE : SelectionKey.OP_READ;
             if (key.interestOps() != ops) {
                 key.interestOps(ops);
             }
-            key.selector().select(ready -> { }, Math.min(rest, most / 1_000_000 + 1));
+            key.selector().select(ready -> { }, Math.min(rest, max / 1_000_000 + 1));
             read();
         } catch (LockException e) {
             die(link.placed(e), "connection");
@@ -258,7 +258,7 @@ final class Conn {
         }
     }
 
-    /** Reads what has arrived. When everything was read, ends what has run out, and runs the tasks that waited for that. */
+    /** Reads the messages that have arrived. Once all are read, ends calls and holds whose time is over, and runs waiting tasks. */
     private void read() throws IOException {
         long seen = BootClock.SYSTEM.now();
         boolean more = true;
@@ -269,7 +269,7 @@ final class Conn {
             mu.lock();
             try (mu) {
                 if (i == 0) {
-                    move(caughtUp, looking);
+                    move(caughtUp, catchingUp);
                 }
                 if (n < 0) {
                     throw new UnavailableException(Code.CLOSED, "the daemon closed the connection");
@@ -277,9 +277,9 @@ final class Conn {
                 more = incoming.apply();
                 if (!more) {
                     hangs = sweep(seen);
-                    move(looking, told);
+                    move(catchingUp, deferred);
                 }
-                lastWords(out.failed);
+                throwFault(out.failed);
             }
             flush(!more);
         }
@@ -295,27 +295,27 @@ final class Conn {
         }
     }
 
-    /** Throws an error of writing, after a time in which the daemon may send the reason. */
-    private void lastWords(IOException fault) throws IOException {
+    /** Throws the error of a failed write, but first leaves the daemon a second to send the reason. */
+    private void throwFault(IOException fault) throws IOException {
         if (fault != null) {
-            lastWords = lastWords == null ? System.nanoTime() + SECOND : lastWords;
-            if (System.nanoTime() - lastWords >= 0) {
+            reasonUntil = reasonUntil == null ? System.nanoTime() + SECOND : reasonUntil;
+            if (System.nanoTime() - reasonUntil >= 0) {
                 throw fault;
             }
         }
     }
 
     /**
-     * Ends the holds whose stated validity was over at seen, and the calls that were not answered in time. All that had
-     * arrived at seen was read. Returns whether the daemon hangs. mu is held.
+     * Ends the holds whose stated validity was over at {@code seen}, and the calls that were not answered in time. Everything
+     * that had arrived at {@code seen} was read. Returns whether the daemon hangs. mu is held.
      */
     private boolean sweep(long seen) {
-        if (seen >= holds.soonest) { // a statement may have arrived since
+        if (seen >= holds.soonest) { // not the present time, because a keepalive may have arrived since
             holds.lapse(seen).forEach(this::giveBack);
         }
         long t = System.nanoTime();
-        if (t - lookAt >= 0) {
-            lookAt = t + LOOK;
+        if (t - nextCheck >= 0) {
+            nextCheck = t + CHECK;
             expire(t);
         }
         return hangs(t);
@@ -329,8 +329,8 @@ final class Conn {
     }
 
     /**
-     * Ends a hold whose stated validity is over. The program is told so, and messages that were not read cannot change
-     * it.
+     * Ends a hold whose stated validity is over. The caller tells the program so, and a message that is read later must not
+     * change that.
      */
     void lapse(Hold hold) {
         mu.lock();
@@ -346,8 +346,8 @@ final class Conn {
     }
 
     /**
-     * Tells whether the daemon hangs. All that has arrived was read; mu is held. If a call waits and nothing was read for a
-     * third of the timeout, it sends a ping. Only the time after the ping counts, because this process itself may have been
+     * Tells whether the daemon hangs. Everything that has arrived was read; mu is held. If a call waits and nothing was read for
+     * a third of the timeout, this sends a ping. Only the time after the ping counts, because this process itself may have been
      * paused before.
      */
     private boolean hangs(long t) {
@@ -362,17 +362,18 @@ final class Conn {
         return probedAt != null && t - patientUntil() >= 0;
     }
 
-    /** Returns the System.nanoTime until which there is nothing to do if nothing is read. */
+    /** Returns the System.nanoTime at which a silent daemon gets a ping, or after the ping counts as hanging. */
     private long patientUntil() {
         long third = link.setup.timeout() / 3;
         return probedAt == null ? quietSince + third : probedAt + link.setup.timeout() - third;
     }
 
+    /** Ends the calls that were not answered in time. mu is held. */
     private void expire(long t) {
         for (Call c : List.copyOf(pending.values())) {
             boolean late = c.limit != null && t - c.limit > 0 && !c.abandoned;
-            if (late && c.asker != null) { // it has to be withdrawn
-                told.add(() -> c.asker.giveUp(link.silent()));
+            if (late && c.asker != null) { // the request has to be withdrawn
+                deferred.add(() -> c.asker.giveUp(link.silent()));
             } else if (late) {
                 pending.remove(c.id);
                 finish(c, Answer.failed(link.silent()));
@@ -382,21 +383,21 @@ final class Conn {
 
     /** Returns for how many milliseconds the reader may wait: at least 1, and at most a second. mu is held. */
     private long patience() {
-        if (!caughtUp.isEmpty() || !looking.isEmpty()) {
+        if (!caughtUp.isEmpty() || !catchingUp.isEmpty()) {
             return 1;
         }
         long soonest = holds.soonest;
         long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
-        long most = Math.min(1000, link.setup.timeout() / 3_000_000);
+        long max = Math.min(1000, link.setup.timeout() / 3_000_000);
         if (!pending.isEmpty()) {
             left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
         }
-        return Math.max(1, Math.min(most, left));
+        return Math.max(1, Math.min(max, left));
     }
 
     /**
-     * Writes the added requests, and wakes waiting threads; last if the thread is the reader and will not read again in its
-     * present turn. mu is not held.
+     * Writes the added requests, wakes waiting threads, and runs deferred tasks. {@code last} means that the calling thread is
+     * the reader and will not read again in its present turn. mu is not held.
      */
     private void flush(boolean last) {
         List<Call> now = List.of();
@@ -407,11 +408,11 @@ final class Conn {
             if (!ended.isEmpty()) {
                 now = ended;
                 ended = new ArrayList<>(1);
-                out.crowd = now.size();
+                out.woken = now.size();
             }
-            if (!told.isEmpty()) {
-                then = told;
-                told = new ArrayList<>();
+            if (!deferred.isEmpty()) {
+                then = deferred;
+                deferred = new ArrayList<>();
             }
             if (last) {
                 if (answered && reader == io && dead == null && !due()) {
@@ -440,15 +441,15 @@ final class Conn {
      */
     void settle() {
         if (Thread.currentThread() == reader || Thread.currentThread() == io) {
-            return; // it runs a callback, because the program's executor does so
+            return; // the program's executor runs a callback on this thread
         }
         Wait.Value<Boolean> read = new Wait.Value<>(this);
         whenCaughtUp(() -> read.set(true));
-        read.awaitUninterruptibly(System.nanoTime() + LOOK);
+        read.awaitUninterruptibly(System.nanoTime() + CHECK);
     }
 
     /**
-     * Runs r, which must not block, once everything that has arrived was read; at once if the connection has ended.
+     * Runs {@code r}, which must not block, once everything that has arrived was read; at once if the connection has ended.
      */
     void whenCaughtUp(Runnable r) {
         boolean late;
@@ -466,22 +467,22 @@ final class Conn {
         }
     }
 
-    /** Ends the connection: every call fails, every hold is lost. Idempotent; does not block. */
+    /** Ends the connection: every call fails, and every hold is lost. Idempotent. Does not block. */
     void die(LockException why, String reason) {
         mu.lock();
         try (mu) {
             if (dead != null) {
                 return;
             }
-            dead = why; // from here on nothing is owned, so that others may get the locks
+            dead = why; // from here on no hold counts as owned: others may get the locks
             holds.loseAll(reason);
             for (Call c : pending.values()) {
                 finish(c, Answer.failed(gone()));
             }
             pending.clear();
-            leaving.clear();
-            move(looking, told);
-            move(caughtUp, told);
+            withdrawn.clear();
+            move(catchingUp, deferred);
+            move(caughtUp, deferred);
         }
         wakeReader();
         io.poke();

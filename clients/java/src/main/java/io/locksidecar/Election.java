@@ -355,7 +355,7 @@ public final class Election implements AutoCloseable {
                 if (stopped) {
                     return null;
                 }
-                if (!mends(e) || link.closed) {
+                if (!mayPass(e) || link.closed) {
                     throw e;
                 }
                 if (!said) {
@@ -371,10 +371,10 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Tells whether a later attempt may succeed. A lock that this thread has lost would never be released during the
-     * attempts.
+     * Tells whether a later attempt may succeed. It cannot if this thread has lost the lock and not released it, because the
+     * thread does not release it during the attempts.
      */
-    private boolean mends(LockException e) {
+    private boolean mayPass(LockException e) {
         return e instanceof UnavailableException || e.code() == Code.LIMIT
                 || e instanceof LostException && link.lossOf(asking) == null;
     }
@@ -401,14 +401,14 @@ public final class Election implements AutoCloseable {
             }
         } catch (InterruptedException e) {
             interrupted = true;
-        } catch (Throwable e) { // there are no threads left
+        } catch (Throwable e) { // for example, the thread cannot be started
             fail(e);
         }
         if (!t.over() && w.thrown != null) {
             fail(w.thrown);
         }
         t.giveUp();
-        w.interrupt(); // it, and what follows, changes nothing if the thread was not started
+        w.interrupt(); // no effect if the thread was not started, like the lines that follow
         if (!w.begun.compareAndSet(null, false)) {
             tell(t);
         }

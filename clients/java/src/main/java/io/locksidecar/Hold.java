@@ -1,7 +1,7 @@
 package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Requests.Left;
+import io.locksidecar.Requests.ReleaseResult;
 import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -69,7 +69,7 @@ final class Hold {
     final Holds.Site site;
     /** Its key and the thread of the site; null without a site. */
     final Id inThread;
-    /** For how many milliseconds after the grant it is kept, even if it is released; 0 for not. */
+    /** For how many milliseconds after the grant it is kept, even if it is released; 0 if it is not kept. */
     final long keep;
     /** The handle or lease that alone can release it; null if others can, or before it is known. */
     volatile WeakReference<?> by;
@@ -91,10 +91,10 @@ final class Hold {
     volatile boolean over;
     /** The reason, once it was lost. */
     volatile String lost;
-    /** Are told of the loss, each once. */
-    List<Consumer<LostException>> tell = List.of();
+    /** The listeners to be told of the loss, each once. */
+    List<Consumer<LostException>> listeners = List.of();
 
-    /** Is told of every loss, even when the client is closed; at once, on any thread, and must not block. */
+    /** Runs at every loss, even when the client is closed; at once, on any thread. It must not block. */
     Runnable watcher;
 
     /** Makes the hold of a key that an acquire asks for. */
@@ -130,31 +130,31 @@ final class Hold {
         }
     }
 
-    /** Returns the flags of the release of a grant that nobody wants, which ends a keep. */
+    /** Returns the flags for the release of a grant that no acquire took: it must not be kept either. */
     int unwanted() {
         return keep == 0 ? 0 : Codes.NOW;
     }
 
-    /** Counts acquires of its owner; negative for releases. */
+    /** Adds to the count of its owner's acquires in a mode; {@code by} is negative for releases. */
     void count(boolean asShared, int by) {
         writes += asShared ? 0 : by;
         reads += asShared ? by : 0;
     }
 
-    /** Records that the hold is valid until then. Earlier statements stay true. */
+    /** Records that the daemon has stated the hold to be valid until this time. Never shortens the validity. */
     void state(long until) {
         long v = Math.max(until, valid);
         valid = end == 0 ? v : Math.min(v, end);
     }
 
-    /** Tells whether it is held now, by everything that was stated. */
+    /** Tells whether it is held now, by the validity that was stated. Never blocks. */
     boolean owned() {
         return !over && conn.dead == null && BootClock.SYSTEM.now() < valid;
     }
 
     /**
-     * Tells a program whether it is held now. A hold that has run out is lost from then on. If a message that has
-     * arrived may decide, this waits for a short time until it was read.
+     * Tells a program whether it is held now. A hold whose validity is over is lost from then on. Before that, this waits for a
+     * short time until all messages that have arrived were read, because one may extend the validity.
      */
     boolean held() {
         if (owned()) {
@@ -169,7 +169,7 @@ final class Hold {
 
     /** Returns for how many nanoseconds it is certainly held; 0 if it is not. */
     long remaining() {
-        return held() ? Math.max(1, valid - BootClock.SYSTEM.now()) : 0; // 0 would mean that it is lost
+        return held() ? Math.max(1, valid - BootClock.SYSTEM.now()) : 0; // at least 1, because 0 means lost
     }
 
     /** Returns the reason for a loss that the client itself notices at that time of its clock. */
@@ -205,18 +205,19 @@ final class Hold {
     boolean release(boolean asShared, int flags) {
         held();
         Object left = conn.requests.release(this, asShared, flags, null);
-        if (left == Left.LOST) {
+        if (left == ReleaseResult.LOST) {
             throw notHeld();
         }
         if (flags != Codes.QUIET && left instanceof Call c) {
             logUnconfirmed(answer(c), c.frees);
         }
-        return left != Left.NOT_OWNED;
+        return left != ReleaseResult.NOT_OWNED;
     }
 
     /**
-     * Logs that a release was not confirmed; throws other failures. Null is none. A release that frees what would be kept is a
-     * failure, too, if it was not answered: then there is a cause.
+     * Logs that a release was not confirmed, and throws any other failure. {@code why} is null if there is none. {@code frees}
+     * means that the release frees a kept lock. If it was not answered, this throws, too: the lock may stay taken. An
+     * unconfirmed release has a cause only if it was not answered.
      */
     static void logUnconfirmed(LockException why, boolean frees) {
         if (why != null && why.code() == Code.UNKNOWN && !(frees && why.getCause() != null)) {
@@ -226,7 +227,7 @@ final class Hold {
         }
     }
 
-    /** Sends a renewal. A ttl of 0 keeps its TTL. */
+    /** Sends a renewal. With a ttl of 0, the TTL stays the same. */
     Call renew(long ttl) {
         Call c = new Call(Codes.RENEW, null, null, this);
         conn.requests.send(c, name, id.owner, fence, ttl);
@@ -320,15 +321,15 @@ final class Hold {
         return (isPermit() ? "permit of \"" : "lock \"") + id.key + '"';
     }
 
-    /** Begins to report the loss to a listener, unless it is told already; at once if it was lost before. */
+    /** Adds a listener of the loss, once. If the hold is lost already, tells the listener at once. */
     void listen(Consumer<LostException> listener) {
         String why;
         conn.mu.lock();
         try (conn.mu) {
             why = lost;
-            if (why == null && tell.stream().noneMatch(one -> one == listener)) {
-                tell = new ArrayList<>(tell);
-                tell.add(listener);
+            if (why == null && listeners.stream().noneMatch(one -> one == listener)) {
+                listeners = new ArrayList<>(listeners);
+                listeners.add(listener);
             }
         }
         if (why != null && !why.equals("closed")) {
@@ -341,15 +342,15 @@ final class Hold {
      * lock is held.
      */
     void forgetListeners() {
-        tell = List.of();
+        listeners = List.of();
         watcher = null;
     }
 
-    /** Removes a listener while its owner holds it; after the last release, the release may still fail. */
+    /** Removes a listener, but not after the last release: the listener may still be told that the release has failed. */
     void unlisten(Consumer<LostException> listener) {
         conn.mu.lock();
         try (conn.mu) {
-            tell = over ? tell : tell.stream().filter(one -> one != listener).toList();
+            listeners = over ? listeners : listeners.stream().filter(one -> one != listener).toList();
         }
     }
 }

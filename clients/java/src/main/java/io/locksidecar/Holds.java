@@ -14,7 +14,7 @@ import java.util.stream.Stream;
 
 /** The holds of a connection, and how they end without a release. Guarded by the connection's lock. */
 final class Holds {
-    /** How many quiet releases of holds with listeners are remembered. */
+    /** The maximum number of remembered quiet releases of holds with listeners. */
     private static final int QUIET = 1024;
 
     private final Link link;
@@ -32,8 +32,8 @@ final class Holds {
     }
 
     /**
-     * Returns a hold for which another owner's acquire, made at site, would wait in its own thread; or null. One that may be
-     * lost comes first.
+     * Returns a hold of its own thread for which an acquire by another owner, made at a site, would wait; or null. Prefers a
+     * hold that may be lost.
      */
     Hold inTheWay(Hold.Id wanted, Site site) {
         Hold any = table.inTheWay(wanted, site, hold -> true);
@@ -61,14 +61,14 @@ final class Holds {
     void lose(Hold hold, String reason) {
         hold.lost = reason;
         drop(hold);
-        if (hold.writes + hold.reads > 0) { // otherwise no owner has it, and none would release it
+        if (hold.writes + hold.reads > 0) { // otherwise no owner has learned of it, and none would release it
             link.losses.add(hold);
         }
         if (hold.watcher != null) {
             after.accept(hold.watcher);
         }
         if (!reason.equals("closed")) {
-            tell(hold.tell, () -> hold.loss(reason));
+            tell(hold.listeners, () -> hold.loss(reason));
         }
         hold.forgetListeners();
     }
@@ -85,7 +85,7 @@ final class Holds {
 
     /** Remembers the listeners of a hold that is released quietly. */
     void releasedQuietly(Hold hold) {
-        if (!hold.tell.isEmpty()) {
+        if (!hold.listeners.isEmpty()) {
             quiet.put(new Hold.Id(hold.id.key, hold.id.owner, hold.fence), hold);
             if (quiet.size() > QUIET) {
                 quiet.remove(quiet.keySet().iterator().next());
@@ -97,7 +97,7 @@ final class Holds {
     void releaseFailed(Hold.Id id, boolean unconfirmed, String text) {
         Hold hold = quiet.remove(id);
         String reason = unconfirmed ? "unconfirmed" : "gone";
-        tell(hold == null ? List.of() : hold.tell,
+        tell(hold == null ? List.of() : hold.listeners,
                 () -> new LostException("the release of \"" + id.key + "\" failed: " + text, id.key, id.permit, reason));
     }
 
@@ -118,14 +118,15 @@ final class Holds {
     }
 
     /**
-     * The place of an acquire that blocks its thread. It serves to detect that a thread would wait for itself.
+     * The thread and the handle of an acquire that blocks its thread. They are needed to detect a thread that would wait for
+     * itself.
      *
      * @param thread the thread's number, as in {@link Owner#ofThread}
      * @param inThread the thread itself
-     * @param handle what acquires, by its toString; it must not refer to a handle or lease
+     * @param handle names the handle or lease in messages, by its toString; it must not refer to the handle or lease itself
      * @param bound only this thread can release the hold
      * @param named the caller named an {@link Owner}: any thread that knows the owner may release the hold
-     * @param term the hold of the same client's term in whose onElected the thread is; null in none
+     * @param term the hold of the term whose onElected runs in this thread, of the same client; null if none does
      */
     record Site(long thread, WeakReference<Thread> inThread, Object handle, boolean bound, boolean named, Hold term) {
         /** Returns the exception for an acquire that would wait for a hold of its own thread. */
@@ -193,8 +194,8 @@ final class Holds {
 
     /**
      * The holds of a client that were lost and that their owners have not released yet. Until then neither the owners nor
-     * other handles of the same threads can acquire the key. Holds that nobody can release are no obstacle, and are removed:
-     * their threads have ended, or their handles or leases were thrown away.
+     * other handles of the same threads can acquire the key. Holds that nobody can release any more do not count, and are
+     * removed: their threads have ended, or their handles or leases were garbage-collected.
      */
     static final class Losses {
         private final Mutex mu = new Mutex();
@@ -228,7 +229,7 @@ final class Holds {
             return keeper instanceof Thread t ? t.isAlive() : keeper != null;
         }
 
-        /** Returns the lost hold of an owner that can be named; null if there is none. */
+        /** Returns a lost hold by its id; null if there is none, or if only its lease could release it. */
         Hold find(Hold.Id id) {
             if (size == 0) {
                 return null;

@@ -19,11 +19,11 @@ final class Incoming {
 
     private final Conn conn;
     private final ReadableByteChannel channel;
-    /** The time of this process's clock before hello was sent; never later than the true one. */
+    /** A time of this process's clock before hello was sent; never later than the true one. */
     private final long began = BootClock.SYSTEM.floor();
     /** The daemon has answered hello. */
     volatile boolean welcomed;
-    /** Added to a time of the daemon's, it gives the time of this process's clock. */
+    /** The time of this process's clock, minus the time of the daemon's; at most the true difference. In nanoseconds. */
     private long shift;
     /** The maximum size of a frame, which the daemon states in the welcome. */
     int maxFrame = Codes.MAX_FRAME;
@@ -39,7 +39,7 @@ final class Incoming {
         return channel.read(in);
     }
 
-    /** Applies every whole message that was read; true if there may be more to read. mu of the connection is held. */
+    /** Applies all complete messages that were read; true if there may be more to read. mu of the connection is held. */
     boolean apply() {
         boolean full = !in.hasRemaining();
         in.flip();
@@ -60,7 +60,7 @@ final class Incoming {
             apply(in);
             in.limit(end).position(next);
         }
-        if (in.position() == 0 && in.limit() == in.capacity()) { // what has arrived is kept, and as much again fits
+        if (in.position() == 0 && in.limit() == in.capacity()) { // a message may be larger than the buffer
             in = ByteBuffer.allocateDirect(2 * in.capacity()).put(in);
         } else {
             in.compact();
@@ -80,8 +80,8 @@ final class Incoming {
     }
 
     /**
-     * Applies one payload: a reply or a push. Throws an exception for one that cannot be used. The whole payload is checked
-     * first: a caller must not see a grant whose message turns out to be malformed. mu of the connection is held.
+     * Applies one payload: a reply or a push. Throws an exception if the payload is malformed. Checks the whole payload first,
+     * because a caller must not see a grant whose message turns out to be malformed. mu of the connection is held.
      */
     void apply(ByteBuffer b) {
         int count = Msgpack.getArray(b);
@@ -117,14 +117,14 @@ final class Incoming {
         }
         Answer answer = code == Codes.OK ? success(c, b, fields) : failure(c, code, b, fields);
         if (code == Codes.OK && c.asker != null) {
-            LostException loss = taken(c);
+            LostException loss = passOn(c);
             answer = loss == null ? answer : Answer.failed(loss);
         }
         conn.pending.remove(c.id);
         conn.finish(c, answer);
-        if (c.target != null) { // a cancel: its target was answered before, or never arrived
+        if (c.target != null) { // this is a cancel; if its target is still pending, it never reached the daemon
             conn.pending.remove(c.target.id);
-            conn.leaves(c.target, -1);
+            conn.countWithdrawn(c.target, -1);
         }
     }
 
@@ -148,11 +148,11 @@ final class Incoming {
             }
             case Codes.ACQUIRE_ANY -> {
                 need(fields, 7);
-                any(c, b);
+                anyGranted(c, b);
             }
             case Codes.ACQUIRE_MANY, Codes.RELEASE_MANY -> {
                 need(fields, 1);
-                many(c, b);
+                entries(c, b);
             }
             case Codes.INSPECT -> c.inspection = Inspection.read(b, fields);
             default -> { // every other success that this client asks for begins with a number
@@ -164,8 +164,8 @@ final class Incoming {
         return Answer.OK;
     }
 
-    /** Records one entry per hold: a grant, or the code of a release. */
-    private void many(Call c, ByteBuffer b) {
+    /** Records the entries of a reply, one for each hold: grants, or the codes of releases. */
+    private void entries(Call c, ByteBuffer b) {
         if (Msgpack.getArray(b) != c.holds.length) {
             throw bad("as many entries as keys were expected");
         }
@@ -182,7 +182,7 @@ final class Incoming {
     }
 
     /** Records the grant of one of several keys, whose position follows the grant. */
-    private void any(Call c, ByteBuffer b) {
+    private void anyGranted(Call c, ByteBuffer b) {
         int begin = b.position();
         Msgpack.skip(b, 6, 1);
         long index = Msgpack.getCount(b);
@@ -194,7 +194,7 @@ final class Incoming {
         grant(c, 0, b, 0);
     }
 
-    /** Records the grant of a call's hold, and skips further fields of it. */
+    /** Records the grant of the i-th hold of a call, and skips {@code more} further fields. */
     private void grant(Call c, int i, ByteBuffer b, long more) {
         long fence = Msgpack.getCount(b);
         Msgpack.getCount(b); // left, which is for display
@@ -222,15 +222,15 @@ final class Incoming {
     private Hold granted(Hold asked, long fence) {
         if (asked.isPermit()) {
             asked.id = new Hold.Id(asked.id.key, asked.id.owner, fence);
-            if (fence == 0 || conn.holds.table.get(asked.id) != null) { // otherwise two owners would believe that they have it
+            if (fence == 0 || conn.holds.table.get(asked.id) != null) { // two owners would believe that they have the same permit
                 throw bad("a permit has no fence of its own");
             }
         }
         Hold same = conn.holds.table.get(asked.id);
-        if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
+        if (same != null && same.fence == fence) { // a re-entry, perhaps of an acquire on another thread
             return same;
         }
-        if (same != null) { // it was lost, otherwise there would be no other fence
+        if (same != null) { // another fence shows that the earlier hold was lost
             conn.holds.lose(same, "gone");
         }
         conn.holds.table.put(asked);
@@ -238,14 +238,14 @@ final class Incoming {
         return asked;
     }
 
-    /** Gives a grant to its acquire, or releases it. Returns an earlier loss that its owner has not released, or null. */
-    private LostException taken(Call c) {
+    /** Passes a grant to its acquire, or releases it. Returns an earlier loss that its owner has not released, or null. */
+    private LostException passOn(Call c) {
         LostException loss = conn.link.unreleased(c.asker);
         c.taken = loss == null && c.asker.take(c.holds);
         for (Hold hold : c.holds) {
             if (c.taken) {
                 hold.count(c.asker.terms.options().shared, 1);
-            } else { // it was given up meanwhile
+            } else { // the acquire was given up meanwhile, or has an unreleased loss
                 giveBack(hold);
             }
         }
@@ -302,7 +302,7 @@ final class Incoming {
         return new Hold.Id(Msgpack.getText(b), Msgpack.getCount(b), Msgpack.getCount(b));
     }
 
-    /** Records the loss of a hold whose release is in flight. Its answer, not_held, reports the reason. The id has the fence. */
+    /** Records the loss of a hold whose release is in flight, to be thrown when not_held answers it. The id has the fence. */
     private void lostInRelease(Hold.Id id, String reason) {
         for (Call c : conn.pending.values()) {
             if (c.op != Codes.RELEASE && c.op != Codes.RELEASE_MANY) {
@@ -316,7 +316,7 @@ final class Incoming {
         }
     }
 
-    /** Returns a time of the daemon's in nanoseconds of this process's clock; never later than the true one. */
+    /** Converts a time of the daemon's clock to this process's clock, in nanoseconds; never later than the true time. */
     long ours(long millis) {
         return Math.min(millis, FAR) * MS + shift;
     }

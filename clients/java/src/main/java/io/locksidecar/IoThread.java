@@ -21,13 +21,13 @@ import java.util.concurrent.locks.LockSupport;
  * {@link Conn}. No code of the user runs on it, and it waits only for the selector or for a caller that reads.
  */
 final class IoThread extends Thread {
-    /** Nanoseconds for which the thread without a connection waits for the next request for one. */
+    /** How long the thread stays alive without anything to do, in nanoseconds. */
     private static final long LINGER = 1_000_000_000;
 
     private final Link link;
     private volatile Selector selector;
     private volatile boolean poked;
-    /** Milliseconds between attempts that fail. */
+    /** The pause after the next failed attempt, in milliseconds. */
     private long pause = 10;
     /** System.nanoTime of the next attempt. */
     private long next = System.nanoTime();
@@ -38,7 +38,7 @@ final class IoThread extends Thread {
         this.link = link;
     }
 
-    /** Makes it, and a caller that reads, check for work. Before there is a selector, nothing is missed: it checks first. */
+    /** Makes this thread, and a caller that reads, check for work. Before it has a selector, this thread checks by itself. */
     void wakeup() {
         Selector s = selector;
         if (s != null) {
@@ -47,13 +47,13 @@ final class IoThread extends Thread {
         poke();
     }
 
-    /** Makes it check for work if it does not read. */
+    /** Makes this thread check for work if it does not read. */
     void poke() {
-        poked = true; // locks may use up the permit
+        poked = true; // the permit of unpark is not enough, because a lock may use it up
         LockSupport.unpark(this);
     }
 
-    /** Does nothing: code that interrupts whole thread groups does not mean this thread, whose waits would end at once. */
+    /** Does nothing. Code that interrupts a whole thread group does not mean this thread, whose waits would then end at once. */
     @Override
     public void interrupt() {}
 
@@ -96,12 +96,12 @@ final class IoThread extends Thread {
         } catch (IOException | LockException e) {
             LockException why = e instanceof LockException l ? l : new UnavailableException(
                     Code.UNAVAILABLE, "no connection to " + link.setup.path() + ": " + e.getMessage(), e);
-            double rest = pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2);
-            next = System.nanoTime() + (long) (rest * 1_000_000);
+            double jittered = pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2);
+            next = System.nanoTime() + (long) (jittered * 1_000_000);
             pause = Math.min(250, 2 * pause);
             link.failed(why, next, !(why instanceof UnavailableException));
         }
-        s.selectNow(); // releases the closed channel
+        s.selectNow(); // the selector closes the channel's descriptor only in a selection
     }
 
     /** Connects and says hello. After the welcome, the connection belongs to the link. */
@@ -161,7 +161,7 @@ final class IoThread extends Thread {
                 LockSupport.parkNanos(this, Math.min(rest, timer));
             }
         }
-        c.awaitReader(); // the channel may be closed after that
+        c.awaitReader(); // until then a caller may read the channel, which connect closes next
     }
 
     /** The path of the daemon's socket, in the order of PROTOCOL.md, section 2. */

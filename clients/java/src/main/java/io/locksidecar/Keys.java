@@ -54,15 +54,15 @@ final class Keys {
         return several(keys, Codes.ACQUIRE_ANY, Codes.MAX_ANY);
     }
 
-    private static Keys several(Collection<String> keys, int op, int most) {
+    private static Keys several(Collection<String> keys, int op, int max) {
         Set<String> seen = new HashSet<>();
         for (String key : Objects.requireNonNull(keys, "keys")) {
             if (!seen.add(key)) {
                 throw invalid("key \"" + key + "\" is named twice");
             }
         }
-        if (keys.isEmpty() || keys.size() > most) {
-            throw invalid(keys.size() + " keys at once; 1 to " + most + " are allowed");
+        if (keys.isEmpty() || keys.size() > max) {
+            throw invalid(keys.size() + " keys at once; 1 to " + max + " are allowed");
         }
         return new Keys(op, 0, keys.toArray(String[]::new));
     }
@@ -96,7 +96,7 @@ final class Keys {
     }
 
     /** Tells whether these are several keys of one request. */
-    boolean many() {
+    boolean several() {
         return op != Codes.ACQUIRE;
     }
 
@@ -104,7 +104,7 @@ final class Keys {
     @Override
     public String toString() {
         String some = Stream.of(text).limit(SHOWN).map(k -> '"' + k + '"').collect(Collectors.joining(", "));
-        return (permits > 0 ? "semaphore " : many() ? "locks " : "lock ") + some
+        return (permits > 0 ? "semaphore " : several() ? "locks " : "lock ") + some
                 + (text.length > SHOWN ? " and " + (text.length - SHOWN) + " more" : "");
     }
 }

@@ -1,7 +1,7 @@
 package io.locksidecar;
 
 import io.locksidecar.LockException.Code;
-import io.locksidecar.Requests.Left;
+import io.locksidecar.Requests.ReleaseResult;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
@@ -57,7 +57,7 @@ public final class Lease implements AutoCloseable {
     private volatile boolean closed; // written under mu
     private volatile boolean shared; // written under mu
 
-    /** Is told of each loss of several keys, and reports the first one. */
+    /** Listens for the losses of several keys, and reports the first one. */
     private record Watcher(
             Link link, Consumer<LostException> listener, AtomicBoolean told, CompletableFuture<LostException> stage)
             implements Consumer<LostException> {
@@ -333,13 +333,14 @@ public final class Lease implements AutoCloseable {
             }
             left = send(flags, null, calls);
         }
-        if (left == null || left == Left.LOST || flags != Codes.QUIET && left instanceof Call) { // else a loss came later
+        // Otherwise no answer is awaited, and a loss, if any, came after the release.
+        if (left == null || left == ReleaseResult.LOST || flags != Codes.QUIET && left instanceof Call) {
             boolean frees = left instanceof Call c && c.frees;
             Hold.logUnconfirmed(failure(flags == Codes.QUIET ? List.of() : calls, c -> c.hold.answer(c)), frees);
         }
     }
 
-    /** Sends the releases, adds their calls to a list, and returns the end of the first if there is only one. mu is held. */
+    /** Sends the releases and adds their calls to a list. Returns the result of the release of a single key, else null. mu is held. */
     private Object send(int flags, Consumer<Call> then, List<Call> calls) {
         closed = true;
         Object left = null;
@@ -359,7 +360,7 @@ public final class Lease implements AutoCloseable {
         return holds.length == 1 ? left : null;
     }
 
-    /** Returns the worst failure: the first loss of its holds or calls, or else the first failure; or null. */
+    /** Returns the first loss of the holds or calls, or else the first other failure of a call; or null. */
     private LockException failure(List<Call> calls, Function<Call, LockException> of) {
         LockException first = Stream.of(holds).filter(h -> h.lost != null).findFirst().map(h -> h.loss(h.lost)).orElse(null);
         for (Call c : calls) {
@@ -380,7 +381,7 @@ public final class Lease implements AutoCloseable {
         return releaseAsync(0);
     }
 
-    /** Releases a grant that nobody wants, which is not kept either. */
+    /** Releases a grant that came after its future was completed. It is not kept either. */
     void giveBack() {
         releaseAsync(hold.unwanted());
     }
@@ -390,7 +391,7 @@ public final class Lease implements AutoCloseable {
         if (doubtful == null) {
             return sendAsync(flags);
         }
-        Link link = doubtful.conn.link; // a message that has arrived, but was not read, may decide
+        Link link = doubtful.conn.link; // an unread message may extend the hold, so the release comes after the reading
         CompletableFuture<Void> read = new CompletableFuture<>();
         doubtful.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
         return read.thenCompose(x -> sendAsync(flags));
@@ -399,7 +400,8 @@ public final class Lease implements AutoCloseable {
     private CompletableFuture<Void> sendAsync(int flags) {
         CompletableFuture<Void> future = new CompletableFuture<>();
         List<Call> calls = new ArrayList<>();
-        AtomicInteger open = new AtomicInteger(); // negative until their number is known; then they are all in the list
+        // The number of calls without an answer. Until the number of calls is added, it is minus the number of answers.
+        AtomicInteger open = new AtomicInteger();
         Runnable end = () -> {
             LockException first = failure(calls, c -> c.hold.failure(c));
             if (first == null) {
@@ -414,7 +416,7 @@ public final class Lease implements AutoCloseable {
                 future.complete(null);
                 return future;
             }
-            if (send(flags, c -> countDown(open, end), calls) == Left.NOT_OWNED) {
+            if (send(flags, c -> countDown(open, end), calls) == ReleaseResult.NOT_OWNED) {
                 future.completeExceptionally(hold.notHeld());
                 return future;
             }

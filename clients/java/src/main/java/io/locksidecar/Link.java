@@ -14,15 +14,16 @@ import java.util.function.Function;
 import java.util.function.Supplier;
 
 /**
- * The client's way to the daemon: the present connection, the callers that wait for one, timers, and executors of callbacks.
+ * The part of a client that outlives its connections: the present connection, the callers that wait for one, timers, and
+ * executors of callbacks.
  *
  * <p>The {@link IoThread} makes the connection when a caller needs it, and makes it again after its end. That thread runs
  * while there is a connection, or a caller that waits for one, or a timer.
  *
- * <p>Locks are taken in the order Conn.mu, then Link.mu; nothing waits under either.
+ * <p>Lock order: Conn.mu, then Link.mu. No thread waits for anything else while it holds one of them.
  */
 final class Link {
-    /** A caller that waits for a connection until this System.nanoTime; see {@link #dial}. */
+    /** A caller that waits for a connection until System.nanoTime reaches until; see {@link #dial}. */
     private record Dial(long until, Consumer<Object> then) {}
 
     /** The settings of a client; times are in nanoseconds. The executor and the listener may be null. */
@@ -47,11 +48,11 @@ final class Link {
     private final Mutex mu = new Mutex();
     private final PriorityQueue<Timer> timers = new PriorityQueue<>(Comparator.comparingLong(Timer::at)); // mu
     private List<Dial> dials = new ArrayList<>(); // mu
-    private boolean fresh; // mu: a caller has asked since the last attempt, and need not wait for the next pause
+    private boolean fresh; // mu: a caller has come since the last attempt, so the next attempt is made at once
     private IoThread io; // mu; null when none runs
-    /** Makes the thread; tests replace it. */
+    /** Makes the I/O thread; tests replace it. */
     volatile Function<Link, IoThread> threads = IoThread::new;
-    private volatile Conn conn; // the last one made
+    private volatile Conn conn; // the newest connection, which may have ended
     volatile boolean closed; // written under mu
 
     Link(Setup setup) {
@@ -66,15 +67,15 @@ final class Link {
 
     // ---- for callers ----
 
-    /** Returns the connection, or null without one. */
+    /** Returns the connection, or null if there is none or it has ended. */
     Conn live() {
         Conn c = conn;
         return c != null && c.dead == null ? c : null;
     }
 
     /**
-     * Gives then the connection, at once if there is one, or the LockException for which there is none. Attempts to connect
-     * continue until that System.nanoTime. then must not block.
+     * Calls {@code then} with a connection, at once if there is one; or with the LockException that explains why there is none.
+     * Attempts to connect continue until System.nanoTime reaches {@code until}. {@code then} must not block.
      */
     void dial(long until, Consumer<Object> then) {
         Object made = live();
@@ -84,9 +85,9 @@ final class Link {
                 made = live();
                 if (made == null && !closed) {
                     fresh = true;
-                    made = run();
+                    made = startOrWake();
                     if (made == null) {
-                        dials.add(new Dial(until, then)); // the thread needs mu to miss it
+                        dials.add(new Dial(until, then)); // the I/O thread cannot miss it: it needs mu before it ends
                         return;
                     }
                 }
@@ -95,7 +96,7 @@ final class Link {
         then.accept(closed ? closing() : made);
     }
 
-    /** Waits for the connection. One attempt is made to connect. */
+    /** Waits for the connection. Makes one attempt to connect. */
     Conn connection() {
         Wait.Value<Object> made = new Wait.Value<>(null);
         dial(System.nanoTime(), made::set);
@@ -106,12 +107,12 @@ final class Link {
         return (Conn) made.value;
     }
 
-    /** Sends a request that no acquire or hold needs, and waits for its success. Throws a failure. */
+    /** Sends a request that belongs to no acquire or hold, and waits for its success. Throws a failure. */
     Call ask(int op, byte[] key, long... fields) {
-        Call c = asked(op, key, fields);
-        boolean again = op == Codes.INSPECT || op == Codes.PING; // the others may have had their effect
-        if (again && c.done() && c.failedWith(Code.CLOSED) && !closed) {
-            c = asked(op, key, fields); // this thread may have been the first to notice
+        Call c = exchange(op, key, fields);
+        boolean repeatable = op == Codes.INSPECT || op == Codes.PING; // any other request may have taken effect
+        if (repeatable && c.done() && c.failedWith(Code.CLOSED) && !closed) {
+            c = exchange(op, key, fields); // the connection may have ended long before, unnoticed until this request
         }
         if (!c.done()) {
             throw silent();
@@ -125,7 +126,7 @@ final class Link {
         return c;
     }
 
-    /** Asks for the state of the lock of a key; with mode Codes.PERMIT, of its semaphore. */
+    /** Asks for the state of a key's lock, or of its semaphore if the mode is Codes.PERMIT. */
     Inspection inspect(Keys key, long... modeAndFlags) {
         return ask(Codes.INSPECT, key.utf8[0], modeAndFlags).inspection;
     }
@@ -135,21 +136,22 @@ final class Link {
         return ask(Codes.FORCE_UNLOCK, key.utf8[0], mode, fence).answer.number();
     }
 
-    private Call asked(int op, byte[] key, long... fields) {
+    /** Sends a request, and waits for its answer no longer than the timeout. */
+    private Call exchange(int op, byte[] key, long... fields) {
         Call c = new Call(op, null, null);
         connection().requests.send(c, key, fields);
         c.awaitUninterruptibly(System.nanoTime() + setup.timeout);
         return c;
     }
 
-    /** Runs then on the I/O thread after the time; runs whenClosed if the client is closed first or has no such thread. */
+    /** Runs {@code then} on the I/O thread after a time; runs {@code whenClosed} if the client is closed first or has no such thread. */
     void later(long millis, Runnable then, Runnable whenClosed) {
         mu.lock();
         boolean late = closed;
         if (!late) {
             Timer timer = new Timer(System.nanoTime() + millis * 1_000_000, then, whenClosed);
             timers.add(timer);
-            late = run() != null && timers.remove(timer);
+            late = startOrWake() != null && timers.remove(timer);
         }
         mu.unlock();
         if (late) {
@@ -168,7 +170,7 @@ final class Link {
     private void execute(Callbacks own, Task task) {
         if (setup.executor != null) {
             Conn c = conn;
-            if (c != null && c.isLeader()) { // the executor may run the task at once, but this caller reads the connection
+            if (c != null && c.isLeader()) { // this caller reads the connection, and the executor may run the task on it
                 later(0, () -> execute(own, task), task);
                 return;
             }
@@ -187,7 +189,7 @@ final class Link {
         }
     }
 
-    /** A callback that runs only once, also if an executor runs it and then throws. */
+    /** A callback that runs only once, even if an executor runs it and then throws. */
     private static final class Task extends FutureTask<Void> {
         Task(Runnable callback) {
             super(callback, null);
@@ -200,7 +202,7 @@ final class Link {
         }
     }
 
-    /** Calls take for each of all, even if it throws for some; then throws the first exception. */
+    /** Calls {@code take} for each element, even after it has thrown; then throws the first exception. */
     static <T> void each(List<T> all, Consumer<T> take) {
         Runnable first = null;
         for (int i = 0; i < all.size(); i++) {
@@ -224,7 +226,7 @@ final class Link {
 
     /** Returns the owner's hold, or the one that it has lost and not yet released; null without either. */
     Hold hold(Hold.Id id) {
-        Conn c = conn; // one that has just ended, too: it moves its holds to the losses under its lock
+        Conn c = conn; // even if it has just ended: under its lock, it moves its holds to the losses
         Hold hold = c == null ? null : c.find(id);
         return hold != null ? hold : losses.find(id);
     }
@@ -237,7 +239,7 @@ final class Link {
         return losses.refusal(a.ids, a.terms.site());
     }
 
-    /** Like unreleased, but no lock is held. If the connection is about to end, all of its holds count as lost. */
+    /** Like {@link #unreleased}, for callers without a lock. If the connection has just ended, all of its holds count as lost. */
     LostException lossOf(Acquire a) {
         Conn c = conn;
         if (c == null || c.dead == null) {
@@ -254,7 +256,7 @@ final class Link {
         return LockException.reply(a.code(), a.text() + " (daemon at " + setup.path + ")");
     }
 
-    /** Returns e with the daemon's path in its message. */
+    /** Returns e with the daemon's path in its message, if the message has no path yet. */
     LockException placed(LockException e) {
         boolean bare = e.code() == Code.CLOSED || e.isProtocol();
         return bare ? LockException.of(e.code(), e.getMessage() + " (daemon at " + setup.path + ")", e) : e;
@@ -293,7 +295,7 @@ final class Link {
     }
 
     /** Starts the I/O thread, or wakes it; returns the error if it cannot be started, or null. mu is held. */
-    private LockException run() {
+    private LockException startOrWake() {
         if (io != null) {
             io.wakeup();
             return null;
@@ -301,16 +303,16 @@ final class Link {
         try {
             IoThread t = threads.apply(this);
             t.start();
-            io = t; // it needs mu before it can end
+            io = t; // the thread cannot have ended: it needs mu for that
             return null;
-        } catch (RuntimeException | Error e) { // the next caller tries it again
+        } catch (RuntimeException | Error e) { // the next caller tries again
             return new UnavailableException(Code.UNAVAILABLE, "cannot start the client's thread: " + e, e);
         }
     }
 
     // ---- for the I/O thread ----
 
-    /** Tells whether there is anything to do. If not, and if last, the thread is no longer the one that runs. */
+    /** Tells whether there is anything to do. If not, and {@code last} is true, the calling I/O thread counts as ended. */
     boolean busy(boolean last) {
         mu.lock();
         try (mu) {
@@ -320,14 +322,14 @@ final class Link {
         }
     }
 
-    /** Forgets the thread, which cannot continue. */
+    /** Forgets the I/O thread, which cannot continue. */
     void ended() {
         mu.lock();
         io = null;
         mu.unlock();
     }
 
-    /** Returns after how many nanoseconds to connect, when the next attempt is planned for that System.nanoTime; 0 for now. */
+    /** Returns the nanoseconds until the next attempt to connect, which is planned for System.nanoTime {@code at}; 0 for now. */
     long untilDial(long at) {
         mu.lock();
         try (mu) {
@@ -352,7 +354,7 @@ final class Link {
         each(waiting, d -> d.then.accept(c));
     }
 
-    /** Fails the callers that would not wait until next, or all. */
+    /** Fails the callers that do not wait until the next attempt, at System.nanoTime {@code next}; or all callers. */
     void failed(LockException why, long next, boolean all) {
         List<Dial> over = new ArrayList<>();
         mu.lock();
@@ -362,7 +364,7 @@ final class Link {
         each(over, d -> d.then.accept(why.again()));
     }
 
-    /** Ends the connection and fails all waiting callers: no hold may count any more, for this reason. */
+    /** Ends the connection and fails all waiting callers. All holds are lost, for this reason. */
     void fail(LockException why, String reason) {
         Conn c = conn;
         if (c != null) {
@@ -371,15 +373,15 @@ final class Link {
         failed(why, 0, true);
     }
 
-    /** Runs the due timers, and returns the nanoseconds until the next one: at least 1, and at most so many. */
-    long timers(long most) {
+    /** Runs the due timers, and returns the nanoseconds until the next one: at least 1, and at most {@code max}. */
+    long timers(long max) {
         while (true) {
             Timer first;
             mu.lock();
             try (mu) {
                 first = timers.peek();
                 if (first == null || first.at - System.nanoTime() > 0) {
-                    return first == null ? most : Math.max(1, Math.min(most, first.at - System.nanoTime()));
+                    return first == null ? max : Math.max(1, Math.min(max, first.at - System.nanoTime()));
                 }
                 timers.poll();
             }

@@ -56,7 +56,7 @@ public class LockException extends RuntimeException {
         ALREADY_HELD(-1),
         /** The connection has ended, and every hold with it, or this client is closed; an {@link UnavailableException}. */
         CLOSED(-1),
-        /** A failure that only a later version of the daemon knows. */
+        /** A code of a later version of the daemon, which this client does not know. */
         OTHER(-1);
 
         /** The number in the protocol; negative if it has none. */

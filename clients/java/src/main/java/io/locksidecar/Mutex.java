@@ -3,16 +3,15 @@ package io.locksidecar;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * A lock for {@code try (mu)}, which unlocks it at its end. The statement before it is {@code mu.lock()}. It is held for
- * microseconds.
+ * A mutex that a {@code try} statement unlocks: {@code mu.lock(); try (mu) { ... }}. Threads hold it for microseconds.
  *
- * <p>A virtual thread that waited in a queue, or for a monitor, would give up its carrier, and might not get one again for long:
- * other virtual threads may compute, or be pinned. The threads behind it in the queue would wait as long, and with them the
- * reader of the connection. So a virtual thread keeps its carrier, and spins.
+ * <p>A virtual thread spins until it gets the mutex, and keeps its carrier thread meanwhile. If it waited in a queue instead, it
+ * would give up its carrier, and might not get one again for a long time, because other virtual threads compute or are pinned.
+ * The threads behind it in the queue, such as the reader of the connection, would wait as long.
  */
 final class Mutex extends ReentrantLock implements AutoCloseable {
     private static final long serialVersionUID = 1L;
-    /** So many spins take about a millisecond. No running thread has the lock for that long. Tests change it. */
+    /** The number of spins before a yield. They take about a millisecond; a running thread unlocks sooner. Tests change it. */
     static int spins = 1 << 15;
 
     @Override
@@ -22,7 +21,7 @@ final class Mutex extends ReentrantLock implements AutoCloseable {
                 super.lock();
                 return;
             } else if (n % spins == 0) {
-                Thread.yield(); // in case the thread with the lock is virtual, and has no carrier after all
+                Thread.yield(); // the thread that holds the mutex may be virtual, and may have lost its carrier
             } else {
                 Thread.onSpinWait();
             }

@@ -5,36 +5,42 @@ import java.nio.ByteBuffer;
 import java.nio.channels.WritableByteChannel;
 
 /**
- * The writing half of a connection. A caller that sends while no other thread writes, writes everything that is queued,
- * without blocking. It leaves what the socket does not accept at once to the reader. So no caller ever hangs in a
- * write, and none can be interrupted in one: only a blocking operation closes its channel when its thread is
- * interrupted, and this channel does not block.
+ * The writing half of a connection. A caller that sends while no other thread writes also writes everything that is queued,
+ * without blocking. If the socket does not accept everything at once, the reader writes the rest. So no caller ever hangs in a
+ * write. Nor does an interrupt of a caller close the channel: that happens only in blocking operations.
  *
- * <p>The connection's lock guards everything, except what the thread that set writing has taken out.
+ * <p>The connection's lock guards everything, except the buffer that the thread that set writing has taken out.
  */
 final class Outbox {
-    /** Bounds the bytes that wait to be written. */
-    static final int MOST = 64 << 20;
+    /** The number of waiting bytes above which new requests are refused. */
+    static final int MAX = 64 << 20;
     /** The maximum size of a frame unless another is given: a key, two texts of hello, some numbers. */
     private static final int FRAME = 1024;
-    /** How often one caller also writes for others, before it leaves that to the reader. */
+    /** How many writes one caller makes, for itself and others, before it leaves the rest to the reader. */
     private static final int ROUNDS = 4;
+    /** The largest buffer that is used again, in bytes. */
     private static final int KEEP = 1 << 20;
 
     private final Conn conn;
     private final WritableByteChannel channel;
 
+    /** The frames that no thread has begun to write. */
     private ByteBuffer out = ByteBuffer.allocateDirect(1 << 14);
+    /** The next out; null if both buffers are in use. */
     private ByteBuffer spare = ByteBuffer.allocateDirect(1 << 14);
+    /** The bytes that the socket has not accepted; null if there are none. */
     private ByteBuffer rest;
+    /** The position in out of the frame that is open. */
     private int begun;
+    /** A frame was begun and not ended. */
     private boolean open;
+    /** A thread writes, or the reader has to. */
     private boolean writing;
     /** How many callers the last frames that were read have woken. A hint, which may be read without the lock. */
-    int crowd;
+    int woken;
     /** The reader has to continue writing. */
     private boolean stuck;
-    /** The error of writing, or null. */
+    /** The error that writing has ended with, or null. */
     IOException failed;
 
     Outbox(Conn conn, WritableByteChannel channel) {
@@ -44,7 +50,7 @@ final class Outbox {
 
     /** Tells whether so much waits to be written that no new request should be added. mu is held. */
     boolean full() {
-        return out.position() + (rest == null ? 0 : rest.remaining()) > MOST;
+        return out.position() + (rest == null ? 0 : rest.remaining()) > MAX;
     }
 
     /** Tells whether nothing was added since the last write. mu is held. */
@@ -53,8 +59,8 @@ final class Outbox {
     }
 
     /**
-     * Begins the frame of a request with so many fields, and returns the buffer for them. It takes so many bytes more than most.
-     * mu is held.
+     * Begins the frame of a request with a number of fields, and returns the buffer for them. The frame may take {@code more}
+     * bytes above the usual maximum. mu is held.
      */
     ByteBuffer begin(int op, long id, int fields, int more) {
         takeBack();
@@ -84,7 +90,7 @@ final class Outbox {
         open = false;
     }
 
-    /** Removes a frame that was begun and not ended, for example after an Error. mu is held. */
+    /** Removes a frame that was begun and not ended, for example because of an Error. mu is held. */
     void takeBack() {
         if (open) {
             out.position(begun);
@@ -98,14 +104,14 @@ final class Outbox {
     }
 
     /**
-     * Writes what is queued, unless another thread does so already. With gather it first lets other callers run that
-     * the same read has woken, so that their requests are written together.
+     * Writes the queued frames, unless another thread writes. With {@code gather} it first lets the other callers run that the
+     * same read has woken, so that all their requests are written together.
      */
     void flush(boolean gather) {
         boolean left = true; // also after an Error
-        boolean virtual = gather && crowd > 1 && Wait.isVirtual(Thread.currentThread());
+        boolean virtual = gather && woken > 1 && Wait.isVirtual(Thread.currentThread());
         if (virtual) {
-            Thread.yield(); // not while others wait for it to write, because it might not run again for long
+            Thread.yield(); // before it sets writing: it may not run again for long, and others would wait for it
         }
         conn.mu.lock();
         try (conn.mu) {
@@ -113,17 +119,17 @@ final class Outbox {
                 return;
             }
             writing = true;
-            if (gather && crowd > 1 && !virtual) {
+            if (gather && woken > 1 && !virtual) {
                 conn.mu.unlock();
                 Thread.yield();
                 conn.mu.lock();
             }
             try {
                 for (int i = 0; i < ROUNDS && left && rest == null; i++) {
-                    left = once(take());
+                    left = writeOnce(take());
                 }
             } finally {
-                stuck = left; // only now, because mu was released meanwhile, and writing still belongs to this thread
+                stuck = left; // not before, because mu was released in between, and this thread was still writing
                 writing = left;
             }
         }
@@ -132,13 +138,13 @@ final class Outbox {
         }
     }
 
-    /** Continues writing where callers stopped; true when the socket accepts no more. Only the reader calls it. mu is held. */
-    boolean goOn() {
+    /** Continues writing where callers stopped; true if the socket accepts no more. Only the reader calls it. mu is held. */
+    boolean resume() {
         boolean mine = stuck;
         while (stuck) {
             ByteBuffer b = rest == null ? take() : rest;
             rest = null;
-            stuck = once(b);
+            stuck = writeOnce(b);
             if (rest != null) {
                 return true;
             }
@@ -147,6 +153,7 @@ final class Outbox {
         return false;
     }
 
+    /** Takes the queued frames out, to be written. mu is held. */
     private ByteBuffer take() {
         takeBack();
         ByteBuffer next = spare != null ? spare : ByteBuffer.allocateDirect(1 << 14);
@@ -156,8 +163,8 @@ final class Outbox {
         return b.flip();
     }
 
-    /** Writes b as far as the socket accepts it, with mu released meanwhile; true when more is to be written. */
-    private boolean once(ByteBuffer b) {
+    /** Writes b as far as the socket accepts it, and releases mu meanwhile; true if there is more to write. */
+    private boolean writeOnce(ByteBuffer b) {
         IOException fault = failed;
         conn.mu.unlock();
         try {
@@ -166,12 +173,12 @@ final class Outbox {
             }
         } catch (IOException e) {
             fault = e;
-        } catch (RuntimeException | Error e) { // it is not known how much was sent
+        } catch (RuntimeException | Error e) { // nobody knows how much was sent, so the connection must end
             fault = new IOException(e);
         } finally {
             conn.mu.lock();
         }
-        if (fault != null) { // the reader ends the connection, because the daemon may have sent the reason
+        if (fault != null) { // the reader ends the connection: it may still read the reason from the daemon
             failed = fault;
             b.clear();
             out.clear();

@@ -9,16 +9,16 @@ import java.util.function.Consumer;
 import java.util.stream.Stream;
 
 /**
- * The requests of callers on a connection. Each changes the records of holds and waits, and adds its frame, in one step
- * under the connection's lock. So the records always agree with the requests. None of it blocks.
+ * The requests of callers on a connection. Each request changes the records of holds and waits, and adds its frame, in one step
+ * under the connection's lock. So the records always agree with the requests. No method blocks.
  */
 final class Requests {
-    /** The end of a release for which no request was sent, or whose answer does not come. */
-    enum Left { STILL_HELD, NOT_OWNED, LOST, SENT }
+    /** The result of a release that waits for no answer. */
+    enum ReleaseResult { STILL_HELD, NOT_OWNED, LOST, SENT }
 
     /** The result of an acquire that waits until everything that has arrived was read. */
     private static final Object LATER = new Object();
-    /** Maximum number of bytes of a release-many besides its entries, and of an entry besides its key. */
+    /** Maximum number of bytes of a release-many apart from its entries, and of an entry apart from its key. */
     private static final int FRAME = 32;
     private static final int ENTRY = 13;
     /** The number of fields of an acquire without optional ones. */
@@ -44,7 +44,7 @@ final class Requests {
         conn.out.flush(true);
     }
 
-    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. In any case, the end of c is reported. */
+    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. If it cannot be sent, c ends with an error. */
     void send(Call c, byte[] key, long... fields) {
         LockException why;
         conn.mu.lock();
@@ -62,11 +62,11 @@ final class Requests {
         }
     }
 
-    /** Writes what was added. If no thread is about to wait for the answer, another one has to read it. */
+    /** Writes the added requests. With {@code async} no thread is about to wait for the answer, so another one has to read it. */
     private void sent(boolean async) {
         conn.out.flush(true);
         if (async) {
-            conn.attend();
+            conn.ensureReader();
         }
     }
 
@@ -74,7 +74,7 @@ final class Requests {
         return new LockException(Code.LIMIT, "too much is waiting to be written");
     }
 
-    /** Gives a call its id; mu is held. If no thread waits for the answer, it is expected within the timeout. */
+    /** Gives a call its id. mu is held. If no thread waits for the answer, the call itself has a time limit. */
     private long begun(Call c) {
         c.id = ++ids;
         c.limit = c.then == null || c.target != null ? null : (Long) (System.nanoTime() + conn.link.setup.timeout());
@@ -111,8 +111,8 @@ final class Requests {
     // ---- acquires ----
 
     /**
-     * Requests what a wants. Ends a at once if its owner has everything already. The end of a's call is passed to
-     * {@link Acquire#answered}, on any thread.
+     * Sends the request of an acquire. Ends the acquire at once if its owner holds all of its keys already. Otherwise {@link
+     * Acquire#answered} gets the answer, on any thread.
      */
     void acquire(Acquire a) {
         Object outcome = null;
@@ -139,11 +139,11 @@ final class Requests {
         }
     }
 
-    /** Gives a what its owner holds, if that is everything; returns null if the daemon has to be asked. mu is held. */
+    /** Gives an acquire the holds of its owner, if they suffice; returns null if the daemon has to be asked. mu is held. */
     private Object held(Acquire a) {
         Keys keys = a.terms.keys();
         if (keys.permits > 0) {
-            return null; // each acquire takes one more
+            return null; // each acquire takes one more permit
         }
         Hold.Id[] wanted = a.ids;
         Site site = a.terms.site();
@@ -158,20 +158,20 @@ final class Requests {
         for (int i = 0; i < wanted.length; i++) {
             Hold hold = conn.holds.table.get(wanted[i]);
             Hold other = site != null ? conn.holds.inTheWay(wanted[i], site) : null;
-            if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned() || other != null && !other.owned()) {
-                conn.caughtUp.add(() -> { // what has arrived decides
+            if (conn.withdrawn.containsKey(wanted[i]) || hold != null && !hold.owned() || other != null && !other.owned()) {
+                conn.caughtUp.add(() -> { // a message that has arrived may decide
                     a.connected(conn);
-                    conn.attend(); // this thread may not be the reader, and the acquire's thread may wait for a wake
+                    conn.ensureReader(); // the acquire's thread may be parked, so another one has to read
                 });
                 return LATER;
             }
-            if (other != null && a.terms.waiting() != 0) { // a try is answered by the daemon
+            if (other != null && a.terms.waiting() != 0) { // a try does not wait: the daemon answers it
                 blocked++;
                 if ((!other.shared || !a.terms.options().shared) && (!any || blocked == wanted.length)) {
                     return Site.alreadyHeld(other);
                 }
                 inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
-                inTheWay[i] = other; // the key can be acquired unless a writer waits
+                inTheWay[i] = other; // both are shared, so the key can be acquired unless a writer waits
             }
             if (hold != null && hold.shared && !a.terms.options().shared && !any) {
                 return new NotAcquiredException(Code.UPGRADE, "lock \"" + hold.id.key
@@ -179,9 +179,9 @@ final class Requests {
             }
             all &= hold != null;
         }
-        a.inTheWay = any && blocked < wanted.length ? null : inTheWay; // it would not wait for itself alone
+        a.inTheWay = any && blocked < wanted.length ? null : inTheWay; // another key is not blocked
         if (any || !all) {
-            return null; // the daemon chooses the key, or re-enters those that are held: it knows all of one moment
+            return null; // only the daemon knows all keys at one moment: it chooses one, or re-enters the held ones
         }
         Hold[] found = Stream.of(wanted).map(conn.holds.table::get).toArray(Hold[]::new);
         if (a.take(found)) {
@@ -192,7 +192,7 @@ final class Requests {
         return found;
     }
 
-    /** Adds a's request; mu is held. */
+    /** Adds the request of an acquire. Returns null, or the error for which there is no request. mu is held. */
     private Object ask(Acquire a) {
         Keys keys = a.terms.keys();
         LockOptions options = a.terms.options();
@@ -202,10 +202,11 @@ final class Requests {
             wanted[i] = new Hold(conn, a, i);
         }
         Call c = new Call(keys.op, a, null, wanted);
-        int optional = options.keep != 0 ? 3 : trace != null ? 2 : keys.permits > 0 ? 1 : 0; // permits, traceparent, keep
-        int fields = keys.many() && trace != null ? ACQUIRE + 1 : ACQUIRE + optional; // several keys have only the second
+        // The optional fields are permits, traceparent and keep, in this order. Several keys can only have the traceparent.
+        int optional = options.keep != 0 ? 3 : trace != null ? 2 : keys.permits > 0 ? 1 : 0;
+        int fields = keys.several() && trace != null ? ACQUIRE + 1 : ACQUIRE + optional;
         ByteBuffer b = conn.out.begin(c.op, ids + 1, fields, keys.text.length * (Codes.MAX_KEY + 3));
-        if (keys.many()) {
+        if (keys.several()) {
             Msgpack.putArray(b, keys.text.length);
         }
         for (byte[] key : keys.utf8) {
@@ -213,7 +214,7 @@ final class Requests {
         }
         int mode = keys.permits > 0 ? Codes.PERMIT : a.terms.options().shared ? Codes.SHARED : Codes.EXCLUSIVE;
         put(b, a.terms.owner(), mode, a.left(), options.ttl, options.flags());
-        if (optional > 0 && !keys.many()) {
+        if (optional > 0 && !keys.several()) {
             Msgpack.putLong(b, keys.permits);
         }
         if (optional > 1) {
@@ -222,20 +223,20 @@ final class Requests {
         if (optional > 2) {
             Msgpack.putLong(b, options.keep);
         }
-        if (keys.many() && conn.out.length() > conn.incoming.maxFrame) {
+        if (keys.several() && conn.out.length() > conn.incoming.maxFrame) {
             conn.out.takeBack();
             return new LockException(Code.INVALID, keys + " do not fit into one request");
         }
         conn.out.end();
         begun(c);
         a.asked(c);
-        if (a.done()) { // it ended before it knew of the call; no other request of this owner may come in between
+        if (a.done()) { // it was given up before it knew of the call, so giveUp could not cancel the call
             cancel(c);
         }
         return null;
     }
 
-    /** Withdraws the acquire of c, if it is not answered. If its grant crosses this, the grant is released. */
+    /** Withdraws the acquire of c, unless it is answered. A grant that crosses the withdrawal is released when it arrives. */
     void withdraw(Call c) {
         conn.mu.lock();
         try (conn.mu) {
@@ -249,7 +250,7 @@ final class Requests {
             return;
         }
         c.abandoned = true;
-        conn.leaves(c, 1);
+        conn.countWithdrawn(c, 1);
         Call cancel = new Call(Codes.CANCEL, null, x -> { });
         cancel.target = c;
         ByteBuffer b = conn.out.begin(Codes.CANCEL, begun(cancel), 2, 0);
@@ -261,22 +262,22 @@ final class Requests {
     // ---- releases ----
 
     /**
-     * Releases one acquire of a hold, with these flags. Returns the call whose reply is the result, or a downgrade that this
-     * has become; or a {@link Left}.
+     * Releases one acquire of a hold, with these flags. Returns the call whose reply is the result, or a {@link ReleaseResult}.
+     * The call is a downgrade if the release ends the last exclusive acquire and shared ones remain.
      */
     Object release(Hold hold, boolean shared, int flags, Consumer<Call> then) {
         Object left;
         conn.mu.lock();
         try (conn.mu) {
-            left = leave(hold, shared);
+            left = countRelease(hold, shared);
             if (left == null && flags == Codes.QUIET) {
                 release(hold, flags);
                 conn.holds.releasedQuietly(hold);
-                left = Left.SENT;
+                left = ReleaseResult.SENT;
             } else if (left == null) {
                 left = about(hold, Codes.RELEASE, then, hold.id.owner, hold.fence, flags);
                 ((Call) left).frees = flags == Codes.NOW && hold.keep != 0;
-            } else if (left == Left.STILL_HELD) {
+            } else if (left == ReleaseResult.STILL_HELD) {
                 left = lower(hold, then);
             }
         }
@@ -294,14 +295,14 @@ final class Requests {
         conn.mu.lock();
         try (conn.mu) {
             for (Hold hold : all) {
-                Object left = leave(hold, shared);
+                Object left = countRelease(hold, shared);
                 if (left == null) {
                     last.add(hold);
-                } else if (left == Left.STILL_HELD && lower(hold, then) instanceof Call c) {
+                } else if (left == ReleaseResult.STILL_HELD && lower(hold, then) instanceof Call c) {
                     calls.add(c);
                 }
             }
-            for (int n = 0; n < last.size(); ) { // each takes more bytes than its key did in the acquire
+            for (int n = 0; n < last.size(); ) { // several requests, because an entry is larger than a key of the acquire
                 int begin = n;
                 int room = conn.incoming.maxFrame - FRAME;
                 while (n < last.size() && (room -= last.get(n).name.length + ENTRY) >= 0) {
@@ -329,10 +330,10 @@ final class Requests {
         return c;
     }
 
-    /** Subtracts one acquire from a hold; null if it was the last one, and the hold has to be released. mu is held. */
-    private Left leave(Hold hold, boolean shared) {
+    /** Subtracts one acquire from a hold; null if it was the last one, so that the hold has to be released. mu is held. */
+    private ReleaseResult countRelease(Hold hold, boolean shared) {
         if ((shared ? hold.reads : hold.writes) == 0) {
-            return Left.NOT_OWNED;
+            return ReleaseResult.NOT_OWNED;
         }
         hold.count(shared, -1);
         boolean last = hold.writes + hold.reads == 0;
@@ -343,21 +344,21 @@ final class Requests {
                     release(hold, Codes.ALL); // until then, the daemon keeps the key closed to others
                 }
             }
-            return Left.LOST;
+            return ReleaseResult.LOST;
         }
         if (!last) {
-            return Left.STILL_HELD;
+            return ReleaseResult.STILL_HELD;
         }
         conn.holds.drop(hold);
-        for (int i = 1; i < hold.grants; i++) { // for acquires of one owner that the daemon has counted
+        for (int i = 1; i < hold.grants; i++) { // the daemon has counted each grant, and the caller releases only one
             release(hold, Codes.ASYNC);
         }
         return null;
     }
 
     /**
-     * Turns one exclusive acquire of a hold into a shared one, or asks again if it is one and the daemon has refused. The
-     * result is as for release. Throws if it is over.
+     * Turns one exclusive acquire of a hold into a shared one. With {@code again} it was turned before, and this only repeats
+     * the request if the daemon has refused it. The result is as for release. Throws if the hold is over.
      */
     Object downgrade(Hold hold, boolean again) {
         Object left;
@@ -379,7 +380,7 @@ final class Requests {
     /** Requests a downgrade if an exclusive hold has only readers left. mu is held. */
     private Object lower(Hold hold, Consumer<Call> then) {
         if (hold.writes > 0 || hold.shared) {
-            return Left.STILL_HELD;
+            return ReleaseResult.STILL_HELD;
         }
         hold.shared = true;
         return about(hold, Codes.DOWNGRADE, then, hold.id.owner, hold.fence);

@@ -268,7 +268,7 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
      *
      * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param permits the number of permits over all hosts, 1 to 10,000; all callers give the same number
+     * @param permits the number of permits across all hosts, 1 to 10,000; all callers give the same number
      * @return a handle
      */
     public SidecarSemaphore semaphore(String key, int permits) {
@@ -279,7 +279,7 @@ public final class Sidecar implements AutoCloseable {
      * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
      *
      * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
-     * @param permits the number of permits over all hosts, 1 to 10,000; all callers give the same number
+     * @param permits the number of permits across all hosts, 1 to 10,000; all callers give the same number
      * @param options how each permit is to be held
      * @return a handle
      * @throws IllegalArgumentException if the options say shared, which is only for locks
@@ -510,7 +510,7 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Returns a candidate for leadership. The leader is the one holder of the lock of this key, over all programs and
+     * Returns a candidate for leadership. The leader is the one holder of the lock of this key, across all programs and
      * hosts that use the same store. The candidate does nothing until it is run or started.
      *
      * @param key the lock's name

@@ -10,7 +10,7 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 
 /**
- * A distributed lock as a {@link Lock}: made by {@link Sidecar#lock}, and held by one owner over all programs and
+ * A distributed lock as a {@link Lock}: made by {@link Sidecar#lock}, and held by one owner across all programs and
  * hosts that use the same store.
  *
  * <pre>{@code

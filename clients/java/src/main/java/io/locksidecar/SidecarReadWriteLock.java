@@ -3,7 +3,7 @@ package io.locksidecar;
 import java.util.concurrent.locks.ReadWriteLock;
 
 /**
- * A distributed {@link ReadWriteLock}: any number of readers, or one writer, over all programs and hosts that use
+ * A distributed {@link ReadWriteLock}: any number of readers, or one writer, across all programs and hosts that use
  * the same store. Waiters are served in the order of their arrival; readers do not overtake a waiting writer.
  *
  * <p>Both locks are re-entrant, and an owner that holds the write lock may acquire the read lock too. Releasing

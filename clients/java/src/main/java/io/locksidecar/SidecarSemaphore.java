@@ -5,7 +5,7 @@ import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 
 /**
- * A counting semaphore, made by {@link Sidecar#semaphore}. Its permits are counted over all programs and hosts that use
+ * A counting semaphore, made by {@link Sidecar#semaphore}. Its permits are counted across all programs and hosts that use
  * the same store, and each permit is a {@link Lease}.
  *
  * <pre>{@code
@@ -28,7 +28,7 @@ import java.util.concurrent.CompletableFuture;
  *       each host uses the number that it received last. A lower number takes no permit away from its holder.
  *   <li><b>It is fair.</b> Waiters are served in order of arrival on this host, and in turns with other hosts if the
  *       store keeps a queue. A try does not overtake them.
- *   <li>Permits are acquired one by one, and cannot be drained or counted, because a count over all hosts would be
+ *   <li>Permits are acquired one by one, and cannot be drained or counted, because a count across all hosts would be
  *       outdated at once. Holders that acquire several permits one after the other can wait for each other forever.
  * </ul>
  *

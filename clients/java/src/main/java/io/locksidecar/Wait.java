@@ -3,14 +3,14 @@ package io.locksidecar;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * Something that one thread may wait for. No lock is held meanwhile. If no other thread reads the connection that brings
- * the event, the waiting thread reads it itself; see {@link Conn#lead}. Otherwise it parks.
+ * An event that one thread may wait for, without a lock. If no other thread reads the connection that brings the event, the
+ * waiting thread reads it itself; see {@link Conn#lead}. Otherwise it parks.
  */
 abstract class Wait {
     private volatile Thread waiter;
     /** The connection that the waiting thread reads; null if it does not. */
     volatile Conn reads;
-    /** A platform thread waits, which may read. */
+    /** The waiting thread is a platform thread, which may read. */
     volatile boolean mayRead;
 
     /** Tells whether the awaited event has happened. The code that makes it true calls wake afterwards. */
@@ -49,7 +49,8 @@ abstract class Wait {
                 return done();
             }
             Conn c = conn();
-            if (c != null && (c.lead(this, limit) || done())) { // a lock in lead may have used up the permit of a wake
+            // done is checked again, because a lock in lead may have used up the permit of a wake.
+            if (c != null && (c.lead(this, limit) || done())) {
                 continue;
             }
             if (limit == null) {
@@ -107,7 +108,7 @@ abstract class Wait {
         private final Conn conn;
         volatile T value;
 
-        /** Makes one that this connection brings; null if none does. */
+        /** Makes a value that is set when the connection is read; null if no connection brings it. */
         Value(Conn conn) {
             this.conn = conn;
         }

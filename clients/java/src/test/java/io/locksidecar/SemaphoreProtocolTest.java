@@ -46,7 +46,7 @@ class SemaphoreProtocolTest extends OnPeer {
     private void nothingIsInFlight() {
         inStep();
         assertEquals(0, Until.inFlight(conn()));
-        assertTrue(conn().leaving.isEmpty());
+        assertTrue(conn().withdrawn.isEmpty());
     }
 
     @Test

@@ -111,7 +111,7 @@ class VirtualTest extends OnDaemon {
             } catch (ReflectiveOperationException e) {
                 throw new IllegalStateException(e);
             }
-            sidecar.link.live().out.crowd = 2;
+            sidecar.link.live().out.woken = 2;
             sidecar.ping();
         });
         spinning.await();
