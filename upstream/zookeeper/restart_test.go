@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
@@ -22,11 +23,9 @@ func logged(t *testing.T, url string) (*peer, *observer.ObservedLogs) {
 	core, logs := observer.New(zap.WarnLevel)
 	cfg := config(t, url)
 	cfg.Log = zap.New(core)
-	s, err := zookeeper.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return adopt(t, s), logs
+	return adopt(t, storetest.Opened(t, func() (*zookeeper.Store, error) {
+		return zookeeper.Open(t.Context(), cfg)
+	})), logs
 }
 
 // seen acquires and releases a lock n times, so that the store has seen as many transactions.
