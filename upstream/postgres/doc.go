@@ -60,7 +60,8 @@
 //	                      closed: the next may lead to the primary.
 //	failover              to a standby without the last commits: leases may be lost, and a lock can
 //	                      get a second holder. With synchronous_standby_names set, no confirmed lease
-//	                      is lost. Where standbys are connected and it is empty, the log says so, and
+//	                      is lost if the failover is to a standby that has confirmed all commits:
+//	                      with ANY, that may be another one each time. Where standbys are connected and it is empty, the log says so, and
 //	                      Info calls the store best-effort. A daemon that has seen the old primary
 //	                      gives larger fences even if the new primary's clock is behind. One that has
 //	                      not can give smaller fences for as long as the clocks differ.
