@@ -61,11 +61,11 @@
 //	failover              to a standby without the last commits: leases may be lost, and a lock can
 //	                      get a second holder. With synchronous_standby_names set, no confirmed
 //	                      lease is lost if the failover is to a standby that has confirmed all
-//	                      commits: with ANY, that may be another one each time. Where standbys are
-//	                      connected and it is empty, the log says so, and Info calls the store best-
-//	                      effort. A daemon that has seen the old primary gives larger fences even if
-//	                      the new primary's clock is behind. One that has not can give smaller
-//	                      fences for as long as the clocks differ.
+//	                      commits: with ANY, that may be another one each time. If that setting is
+//	                      empty although standbys are connected, the log says so, and Info calls the
+//	                      store best-effort. A daemon that has seen the old primary gives larger
+//	                      fences even if the new primary's clock is behind. One that has not can
+//	                      give smaller fences for as long as the clocks differ.
 //	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
 //	clock back by d       leases of hosts that are gone, and their places, last d longer. Fences
 //	                      rise; those of rows purged before only if d is less than 24 hours.
