@@ -335,6 +335,31 @@ def test_a_grant_that_crosses_the_cancel_is_released(peer: Peer) -> None:
     assert not lock.owned()
 
 
+def test_a_wait_for_the_answer_to_a_cancel_ends_with_the_connection(peer: Peer) -> None:
+    """An interrupt may leave the end of the connection incomplete until the keeper repeats it, seconds later."""
+    client = Client(peer.path, "test", timeout=1)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire, True, 0.1)
+    peer.welcome()
+    peer.expect(w.ACQUIRE)
+    peer.expect(w.CANCEL)
+    with pytest.raises(locksidecar.Unavailable):
+        acquired.result()
+    again, conn = Background(lock.acquire), client._conn
+    until("it waits", lambda: conn._role)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(conn, "cut", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            conn.die(locksidecar.ConnectionLost("interrupted"))
+    old, peer.sock = peer.sock, None  # the daemon does not hang up
+    peer.listener.settimeout(3)
+    peer.welcome()
+    peer.grant(60_000)
+    assert again.result() is True
+    assert old is not None
+    old.close()
+
+
 def test_an_acquire_that_never_arrived_is_forgotten(peer: Peer) -> None:
     client = Client(peer.path, "test", timeout=0.2)
     acquired = Background(client.lock("k").acquire, True, 0.1)

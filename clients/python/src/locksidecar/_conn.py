@@ -179,7 +179,7 @@ class Conn(Session):
             raise c.error
 
     async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
-        while (cancel := self.unsettled(hold)) is not None:
+        while self.dead is None and (cancel := self.unsettled(hold)) is not None:
             if limit is not None and time.monotonic() >= limit:
                 raise self.silent()
             with contextlib.suppress(Unavailable):
