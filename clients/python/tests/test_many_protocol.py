@@ -262,3 +262,19 @@ def test_codes_of_another_shape_end_the_connection(peer: Peer, codes: object) ->
     with pytest.raises(locksidecar.ProtocolError):
         released.result()
     assert isinstance(conn.dead, locksidecar.ProtocolError)
+
+
+def test_a_failed_quiet_release_is_reported_also_after_a_loss(peer: Peer) -> None:
+    """Nothing else would tell that a lock which was not lost may still be closed."""
+    losses: list[LostError] = []
+    client, locks = held(peer, losses=losses)
+    peer.say(w.LOST, 0, "a", 7, FENCE + 1, 1)
+    pinged(client, peer)
+    with pytest.raises(LostError):
+        locks.release(wait=False)
+    for _ in range(2):
+        q = peer.expect(w.RELEASE)
+        peer.say(w.RELEASE_FAILED, 0, q[2], q[3], q[4], w.UNKNOWN)
+    pinged(client, peer)
+    until("both are reported", lambda: len(losses) > 1)
+    assert [(e.key, e.reason) for e in losses] == [("a", "expired"), ("b", "unconfirmed")]

@@ -188,6 +188,8 @@ class Session(Table, ABC):
         if gone and not wait:
             flags, fences = flags | w.QUIET, dict(gone)
             with self._mu:
+                if isinstance(held, Holds):
+                    held.told = False  # a loss that was reported does not hide a failure of the release
                 for hold in list(filter(lambda hold: fences.get(hold.key) == hold.fence, held.each)):
                     # several report the first failure
                     hold.groups = (held,) if isinstance(held, Holds) and held.tell else ()
