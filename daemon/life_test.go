@@ -286,10 +286,16 @@ func TestASessionThatBeginsDuringADrainEnds(t *testing.T) {
 	g := acquire(t, c, client.AcquireArgs{Key: "k"})
 	h.stop()
 	eventually(t, "it drains", h.d.Engine().Draining)
-	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	syscall.ForkLock.RLock() // macOS has no SOCK_CLOEXEC
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err != nil {
+		syscall.ForkLock.RUnlock()
 		t.Fatal(err)
 	}
+	for _, fd := range fds {
+		syscall.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
 	var ends [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "")
