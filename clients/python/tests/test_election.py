@@ -357,6 +357,13 @@ def test_a_signal_handler_may_stop(client: Client, wait: bool) -> None:
     assert one.reasons() == [None]
 
 
+def test_an_interrupt_of_run_before_its_campaign_starts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    election = client.election("k", lambda term: None, lambda term, reason: None)
+    monkeypatch.setattr(election._campaigns, "start", lambda campaign: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        Background(election.run).result(5)
+
+
 def test_candidates_that_come_and_go(client: Client, connect: Connect) -> None:
     """No two leaders work at any time, and each has had its on_lost."""
     stage, clients = Stage(), [client, connect(), connect()]

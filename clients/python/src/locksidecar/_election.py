@@ -72,7 +72,8 @@ class Campaign(BaseCampaign):
             await self.join()
         except BaseException:
             self.stop()
-            await self.join()
+            if self.thread.ident is not None:  # an interrupt may come before start
+                await self.join()
             raise
         finally:
             self.runner = None
