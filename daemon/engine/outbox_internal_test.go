@@ -128,7 +128,7 @@ func TestManyLossesDoNotFillTheOutbox(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = store.Close() })
 	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame,
-		OutBuffer: 1 << 18, InFlight: 1, BatchSize: 64}, clock, func(int64) {})
+		OutBuffer: 4 << 10, InFlight: 1, BatchSize: 64}, clock, func(int64) {})
 	sl, err := e.AddStore("", store.Info(), store)
 	if err == nil {
 		err = e.Route([]Namespace{{}}, nil)
@@ -139,9 +139,9 @@ func TestManyLossesDoNotFillTheOutbox(t *testing.T) {
 	p := &prompt{}
 	p.s = e.Open(Peer{}, p)
 	send(p.s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
-	const n = 20_000
+	const n = 5000
 	for i := range uint64(n) {
-		send(p.s, &protocol.Request{Op: protocol.OpAcquire, ID: i + 2, Key: fmt.Appendf(nil, "%030d", i)})
+		send(p.s, &protocol.Request{Op: protocol.OpAcquire, ID: i + 2, Key: fmt.Appendf(nil, "%0*d", protocol.MaxKey, i)})
 		for batch := sl.main.Next(); batch != nil; batch = sl.main.Next() {
 			batch.Sent = clock()
 			if err := store.Apply(t.Context(), batch.Ops, batch.Results); err != nil {
@@ -169,3 +169,36 @@ func TestManyLossesDoNotFillTheOutbox(t *testing.T) {
 		t.Errorf("%d of %d losses, ended: %v", lost, n, p.killed)
 	}
 }
+
+// A client that does not read is ended once its outbox is full, whether its requests come one by
+// one or together.
+func TestAFullOutboxEndsTheSession(t *testing.T) {
+	for _, together := range []int{1, 32} {
+		b := newBeating(t)
+		b.e.SetLimits(Limits{MaxHolds: 1000, MaxWaiters: 1000, MaxFrame: protocol.DefaultMaxFrame,
+			OutBuffer: 4 << 10})
+		d := &deaf{}
+		s := b.e.Open(Peer{}, d)
+		send(s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+		most := 0
+		for id := uint64(2); id < 10_000 && !d.killed; {
+			var in []byte
+			for range together {
+				in = protocol.AppendRequest(in, &protocol.Request{Op: protocol.OpPing, ID: id})
+				id++
+			}
+			s.Receive(in)
+			most = max(most, len(s.Output()))
+		}
+		if !d.killed || most > 8<<10 {
+			t.Errorf("%d at once: up to %d bytes waited, ended: %v", together, most, d.killed)
+		}
+	}
+}
+
+// deaf is a client that reads nothing.
+type deaf struct{ killed bool }
+
+func (d *deaf) Flush() {}
+func (d *deaf) Kill()  { d.killed = true }
+func (d *deaf) Yield() {}

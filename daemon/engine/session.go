@@ -61,6 +61,7 @@ type Session struct {
 
 	mu             sync.Mutex
 	out            []byte // the outbox; guarded by mu, like all fields below
+	offered        int    // bytes of out that the transport was asked to write, and has not taken
 	floor          int64  // the earliest validity stated since the current survey began
 	surveyed       bool   // a survey of the holds is in progress: see keepalive.go
 	keepaliveAt    int64  // when the next keepalive is due; Forever for none
@@ -234,7 +235,7 @@ func (s *Session) Swap(empty []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.out
-	s.out = empty[:0]
+	s.out, s.offered = empty[:0], 0
 	return b
 }
 
@@ -266,14 +267,24 @@ func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 	a.mark(s)
 }
 
-// writeLocked appends a frame to the outbox, and reports whether the client does not read. One
-// frame may exceed the limit of the outbox.
+// writeLocked appends a frame to the outbox, and reports whether the client does not read.
 func (s *Session) writeLocked(frame func(b []byte) []byte) (slow bool) {
-	waiting := len(s.out)
 	if !s.killed && !s.ended.Load() {
 		s.out = frame(s.out)
 	}
-	return waiting > s.engine.settings().OutBuffer
+	return s.slowLocked()
+}
+
+// slowLocked reports whether the client does not read. Only output that the transport was asked to
+// write counts: one event can have more output than the outbox may hold.
+func (s *Session) slowLocked() bool { return s.offered > s.engine.settings().OutBuffer }
+
+// flush asks the transport to write the outbox.
+func (s *Session) flush() {
+	s.mu.Lock()
+	s.offered = len(s.out)
+	s.mu.Unlock()
+	s.transport.Flush()
 }
 
 // halfFull reports whether the outbox has more than half of what may wait there.
@@ -335,7 +346,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	if len(s.spans) > 0 {
 		s.endSpanLocked(m.Re.ID, endOf(m))
 	}
-	slow := len(s.out) > e.settings().OutBuffer
+	slow := s.slowLocked()
 	s.mu.Unlock()
 	if slow {
 		s.tooSlow()

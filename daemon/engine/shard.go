@@ -208,10 +208,10 @@ func (e *Engine) finish(a *followUp, now int64, own *Session) {
 			mine = true
 			continue
 		}
-		s.transport.Flush()
+		s.flush()
 	}
 	if mine {
-		own.transport.Flush()
+		own.flush()
 	}
 	clear(a.touched)
 	a.touched = a.touched[:0]

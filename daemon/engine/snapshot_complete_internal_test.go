@@ -73,6 +73,7 @@ var derived = map[string]string{
 	"engine.Session.after":     "valid during one call",
 	"engine.Session.AuditTail": "made again", "engine.Session.touched": "valid during one call",
 	"engine.Session.ended":     "an ended session is not in the snapshot",
+	"engine.Session.offered":   "set again by the next flush",
 	"engine.Session.surveyed":  "a survey in progress starts again",
 	"engine.Session.delayed":   "readers have ended when a snapshot is made",
 	"engine.Session.spans":     "open spans do not cross a takeover",
