@@ -43,7 +43,7 @@ func TestConformanceCommand(t *testing.T) {
 		{nil, exitUsage, "", "no client program is named"},
 		{[]string{"--client", "/no/such/program"}, exitUsage, "", "the client program"},
 		{[]string{"--only", "nothing", "--client", "sh"}, exitUsage, "", `no scenario "nothing"`},
-		{[]string{"--timeout", "-1s", "--client", "sh"}, exitUsage, "", "--timeout has to be positive"},
+		{[]string{"--timeout", "-1s", "--client", "sh"}, exitUsage, "", "--timeout must be positive"},
 		{[]string{"--only", "shared", "--only", "renew", "--client", "sh", "--", "-c", able}, 0,
 			"0 passed, 0 failed, 2 skipped", ""},
 		{[]string{"--only", "hello", "--client", "sh", "--", "-c", unruly}, exitFailed,
