@@ -23,7 +23,7 @@ func (d *Daemon) Park(keep func(files []int) error) error {
 	}
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) || d.halted() || d.engine.Draining() {
-		return errors.New("the daemon is going away")
+		return errors.New(goingAway)
 	}
 	o, locks, err := d.offer()
 	if err != nil {

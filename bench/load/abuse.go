@@ -26,7 +26,7 @@ var Abuses = []struct{ Kind, About string }{
 	{"vanish", "connects, asks for 200 locks, and is gone"},
 	{"bombs", "frames that claim four billion entries"},
 	{"slow", "16 connections, a byte at a time"}, {"oneid", "64 requests at a time with one id"},
-	{"deaf", "asks and does not read"},
+	{"unread", "asks and does not read"},
 	{"busy", "a thread that computes"},
 }
 
@@ -106,8 +106,8 @@ func (a *abuser) begin(ctx context.Context, kind string) error {
 			return err
 		}
 		again(1, func() error { return window(w, protocol.OpInspect, 64) })
-	case "deaf":
-		again(1, func() error { return a.deaf(ctx) })
+	case "unread":
+		again(1, func() error { return a.unread(ctx) })
 	case "busy":
 		again(1, func() error { return nil })
 	default:
@@ -249,7 +249,7 @@ func (a *abuser) slow(ctx context.Context) {
 	}
 }
 
-func (a *abuser) deaf(ctx context.Context) error {
+func (a *abuser) unread(ctx context.Context) error {
 	w, err := dialDaemon(a.addr)
 	if err != nil {
 		return err

@@ -100,24 +100,21 @@ func reason(why error) string {
 	return why.Error()
 }
 
+var lossTexts = map[protocol.Reason]string{
+	protocol.LostExpired: "the store has not confirmed it in time",
+	protocol.LostGone:    "the store no longer has it",
+	protocol.LostFixed:   "its fixed end has come",
+	protocol.LostForced:  "an operator unlocked it",
+	protocol.LostSession: "the store ended the daemon's session",
+	protocol.LostTooLong: "its namespace allows no longer hold",
+}
+
 // lossText explains a reason, and ends with its name, which documents and other clients use.
 func lossText(r protocol.Reason) string {
-	name := r.String()
-	switch r {
-	case protocol.LostExpired:
-		return "the store has not confirmed it in time: " + name
-	case protocol.LostGone:
-		return "the store no longer has it: " + name
-	case protocol.LostFixed:
-		return "its fixed end has come: " + name
-	case protocol.LostForced:
-		return "an operator unlocked it: " + name
-	case protocol.LostSession:
-		return "the store ended the daemon's session: " + name
-	case protocol.LostTooLong:
-		return "its namespace allows no longer hold: " + name
+	if text, ok := lossTexts[r]; ok {
+		return text + ": " + r.String()
 	}
-	return name
+	return r.String()
 }
 
 func (s *supervisor) signal(sig syscall.Signal) {

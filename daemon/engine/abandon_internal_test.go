@@ -20,18 +20,7 @@ type losses struct {
 func (k *losses) Flush() {
 	k.Helper()
 	k.buf = k.s.Swap(nil)
-	for b := k.buf; ; {
-		p, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
-		if err != nil {
-			k.Fatal(err)
-		}
-		if !ok {
-			return
-		}
-		m, err := protocol.DecodeMessage(p)
-		if err != nil {
-			k.Fatal(err)
-		}
+	for _, m := range messages(k, k.buf) {
 		if m.Event == protocol.EventLost {
 			key, _, _, _, err := m.Lost()
 			if err != nil {
@@ -39,7 +28,6 @@ func (k *losses) Flush() {
 			}
 			k.keys = append(k.keys, key)
 		}
-		b = rest
 	}
 }
 

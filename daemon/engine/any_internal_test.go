@@ -156,7 +156,7 @@ func TestAnAcquireAnyInEachPhase(t *testing.T) {
 				d.k.buf = nil
 				send(d.s, &protocol.Request{Op: protocol.OpCancel, ID: 10, Target: 9,
 					Key: []byte(anyKeys[2])})
-				all := d.k.all(t)
+				all := messages(t, d.k.buf)
 				if len(all) != 2 || all[0].ID != 9 || all[0].Code != protocol.Canceled || all[1].ID != 10 {
 					t.Fatal(all)
 				}
@@ -185,7 +185,7 @@ func TestAnAcquireAnyInEachPhase(t *testing.T) {
 			"drained": func(t *testing.T, d *twoStores) {
 				d.k.buf = nil
 				d.e.Drain(time.Minute)
-				if m := d.k.all(t)[1]; m.ID != 9 || m.Code != protocol.Draining {
+				if m := messages(t, d.k.buf)[1]; m.ID != 9 || m.Code != protocol.Draining {
 					t.Error(m.ID, m.Code)
 				}
 				end(t, d)
@@ -333,7 +333,7 @@ func TestAnAcquireAnyReentersAKeyThatItsOwnerGetsMeanwhile(t *testing.T) {
 		}
 		return queued(op)
 	})
-	all := d.k.all(t)
+	all := messages(t, d.k.buf)
 	if len(all) != 2 || all[0].ID != 5 || all[1].ID != 9 {
 		t.Fatal(all)
 	}
@@ -391,23 +391,5 @@ func TestAnAcquireAnyIsInARingIfItHasNoWayOut(t *testing.T) {
 	}
 	if found := rings(withoutFree(elsewhere)); len(found) != 0 {
 		t.Error(found)
-	}
-}
-
-// all returns the messages that were flushed together last.
-func (k *sink) all(t testing.TB) (all []protocol.Message) {
-	for b := k.buf; ; {
-		p, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			return all
-		}
-		m, err := protocol.DecodeMessage(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, b = append(all, m), rest
 	}
 }

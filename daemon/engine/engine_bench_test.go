@@ -38,6 +38,25 @@ func (k *sink) last(t testing.TB) protocol.Message {
 	}
 }
 
+// messages decodes the frames of b.
+func messages(t testing.TB, b []byte) (all []protocol.Message) {
+	t.Helper()
+	for {
+		p, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return all
+		}
+		m, err := protocol.DecodeMessage(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, b = append(all, m), rest
+	}
+}
+
 func testEngine(t testing.TB) *Engine {
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Session: time.Hour})
 	if err != nil {

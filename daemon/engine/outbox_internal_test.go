@@ -26,32 +26,20 @@ func (p *prompt) Flush() { p.buf = append(p.buf, p.s.Swap(nil)...) }
 func (p *prompt) Kill()  { p.killed = true }
 func (p *prompt) Yield() {}
 
-// messages returns what the client has read.
-func (p *prompt) messages(t *testing.T) (all []protocol.Message) {
-	t.Helper()
-	for b := p.buf; ; {
-		payload, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			return all
-		}
-		m, err := protocol.DecodeMessage(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, b = append(all, m), rest
-	}
+// openPrompt opens the session of a client that reads at once.
+func openPrompt(e *Engine) *prompt {
+	p := &prompt{}
+	p.s = e.Open(Peer{}, p)
+	send(p.s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+	p.buf = nil
+	return p
 }
 
 // A client that reads gets every page that it has asked for, also if the outbox is smaller than a
 // page, and if the requests came together.
 func TestPagesMayExceedTheOutbox(t *testing.T) {
 	b := newBeating(t)
-	p := &prompt{}
-	p.s = b.e.Open(Peer{}, p)
-	send(p.s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+	p := openPrompt(b.e)
 	for i := range 300 {
 		b.acquire(fmt.Sprintf("%0100d", i), 0)
 	}
@@ -65,11 +53,12 @@ func TestPagesMayExceedTheOutbox(t *testing.T) {
 	}
 	p.buf = nil
 	p.s.Receive(in)
-	all := p.messages(t)
+	all := messages(t, p.buf)
 	for i := range all {
 		rows, _, err := all[i].List()
 		if all[i].Code != protocol.OK || len(rows) < 100 || err != nil {
-			t.Fatalf("message %d: %v, event %v, %d rows, %v", i, all[i].Code, all[i].Event, len(rows), err)
+			t.Fatalf("message %d: %v, event %v, %d rows, %v",
+				i, all[i].Code, all[i].Event, len(rows), err)
 		}
 	}
 	if len(all) != pages || p.killed {
@@ -84,14 +73,12 @@ func TestErrorsOfStoresAreText(t *testing.T) {
 		for _, q := range []*protocol.Request{
 			{Op: protocol.OpAcquire, Key: []byte("k")},
 			{Op: protocol.OpAcquireMany, Keys: [][]byte{[]byte("k")}},
-			{Op: protocol.OpAcquireAny, Keys: [][]byte{[]byte(strings.Repeat("\u200b", 170)), []byte("l")}},
+			{Op: protocol.OpAcquireAny,
+				Keys: [][]byte{[]byte(strings.Repeat("\u200b", 170)), []byte("l")}},
 			{Op: protocol.OpInspect, Key: []byte("k")},
 		} {
 			b := newBeating(t)
-			p := &prompt{}
-			p.s = b.e.Open(Peer{}, p)
-			send(p.s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
-			p.buf = nil
+			p := openPrompt(b.e)
 			q.ID = 2
 			send(p.s, q)
 			for batch := b.u.main.Next(); batch != nil; batch = b.u.main.Next() {
@@ -102,7 +89,7 @@ func TestErrorsOfStoresAreText(t *testing.T) {
 				b.e.Deliver(batch)
 				b.u.main.Done(batch)
 			}
-			all := p.messages(t)
+			all := messages(t, p.buf)
 			if len(all) != 1 {
 				t.Fatalf("%v: %d messages", q.Op, len(all))
 			}
@@ -136,12 +123,11 @@ func TestManyLossesDoNotFillTheOutbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &prompt{}
-	p.s = e.Open(Peer{}, p)
-	send(p.s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+	p := openPrompt(e)
 	const n = 5000
 	for i := range uint64(n) {
-		send(p.s, &protocol.Request{Op: protocol.OpAcquire, ID: i + 2, Key: fmt.Appendf(nil, "%0*d", protocol.MaxKey, i)})
+		send(p.s, &protocol.Request{Op: protocol.OpAcquire, ID: i + 2,
+			Key: fmt.Appendf(nil, "%0*d", protocol.MaxKey, i)})
 		for batch := sl.main.Next(); batch != nil; batch = sl.main.Next() {
 			batch.Sent = clock()
 			if err := store.Apply(t.Context(), batch.Ops, batch.Results); err != nil {
@@ -160,7 +146,7 @@ func TestManyLossesDoNotFillTheOutbox(t *testing.T) {
 		e.Tick()
 	}
 	lost := 0
-	for _, m := range p.messages(t) {
+	for _, m := range messages(t, p.buf) {
 		if m.ID == 0 && m.Event == protocol.EventLost {
 			lost++
 		}
@@ -177,10 +163,10 @@ func TestAFullOutboxEndsTheSession(t *testing.T) {
 		b := newBeating(t)
 		b.e.SetLimits(Limits{MaxHolds: 1000, MaxWaiters: 1000, MaxFrame: protocol.DefaultMaxFrame,
 			OutBuffer: 4 << 10})
-		d := &deaf{}
+		d := &stalled{}
 		s := b.e.Open(Peer{}, d)
 		send(s, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
-		most := 0
+		peak := 0
 		for id := uint64(2); id < 10_000 && !d.killed; {
 			var in []byte
 			for range together {
@@ -188,17 +174,17 @@ func TestAFullOutboxEndsTheSession(t *testing.T) {
 				id++
 			}
 			s.Receive(in)
-			most = max(most, len(s.Output()))
+			peak = max(peak, len(s.Output()))
 		}
-		if !d.killed || most > 8<<10 {
-			t.Errorf("%d at once: up to %d bytes waited, ended: %v", together, most, d.killed)
+		if !d.killed || peak > 8<<10 {
+			t.Errorf("%d at once: up to %d bytes waited, ended: %v", together, peak, d.killed)
 		}
 	}
 }
 
-// deaf is a client that reads nothing.
-type deaf struct{ killed bool }
+// stalled is a client that reads nothing, and whether its session has been ended.
+type stalled struct{ killed bool }
 
-func (d *deaf) Flush() {}
-func (d *deaf) Kill()  { d.killed = true }
-func (d *deaf) Yield() {}
+func (d *stalled) Flush() {}
+func (d *stalled) Kill()  { d.killed = true }
+func (d *stalled) Yield() {}

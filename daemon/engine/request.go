@@ -49,7 +49,7 @@ func (s *Session) ReceiveUpTo(b []byte, limit int) (rest []byte, work int, ok bo
 		ok = s.handle(payload, now, a)
 		work += 1 + len(s.req.Keys)
 		if s.req.Op == protocol.OpList && s.halfFull() {
-			e.finish(a, now, s) // the next page would count as one that the client does not read
+			e.finish(a, now, s) // pages are large: many of one read do not wait together
 		}
 	}
 	e.finish(a, now, s)

@@ -229,25 +229,15 @@ type failedRelease struct {
 // releaseFailures returns the release-failed pushes among the frames of b.
 func releaseFailures(t *testing.T, b []byte) (all []failedRelease) {
 	t.Helper()
-	for {
-		payload, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !ok {
-			return all
-		}
-		m, err := protocol.DecodeMessage(payload)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for _, m := range messages(t, b) {
 		if m.ID == 0 && m.Event == protocol.EventReleaseFailed {
 			var f failedRelease
+			var err error
 			if f.key, f.owner, f.fence, f.code, _, err = m.ReleaseFailed(); err != nil {
 				t.Fatal(err)
 			}
 			all = append(all, f)
 		}
-		b = rest
 	}
+	return all
 }
