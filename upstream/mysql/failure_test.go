@@ -103,13 +103,11 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 	px, p := behind(t, srv, "")
 	a, _ := p.take("a", cache.Exclusive)
 	for range 3 {
-		px.Cut()
-		p.eventually("the connections are gone", func() bool { return px.Conns() == 0 })
+		px.Cut() // the store's polls may open a new connection at any time
 		// Nothing was sent on the old connection.
 		p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.Done)
 	}
 	px.Cut()
-	p.eventually("the connections are gone", func() bool { return px.Conns() == 0 })
 	if err := p.Ping(t.Context()); err != nil {
 		t.Error(err)
 	}
