@@ -20,8 +20,6 @@ var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 	`the daemon has been told to end`,
 	`is no longer in the configuration but still has \d+ keys`,
 	`is not the same in its configuration: reload this daemon first`,
-	// A request of a client or at a store is in flight.
-	`(does not come|did not come|do not come) to (an|its|their) end in time`,
 	`the other process did not commit`,
 	`which (continues to serve|is ending|has ended|does not answer)`,
 	`another daemon (serves|has)|in use`,
@@ -75,8 +73,11 @@ func (st *site) contest(what string, from int64, successors []*process) {
 	}
 	st.process = last
 	if !st.serves() {
-		// A successor that is killed just after it has taken over leaves no process.
-		if !st.crashedBetween(successors) {
+		// A successor that is killed just after it has taken over leaves no process. Nor does one
+		// whose takeover fails because the daemon was told to end: it ends after the daemon.
+		if st.told && last != all[0] && last.ended() {
+			st.ended1(what, from, last, true)
+		} else if !st.crashedBetween(successors) {
 			st.s.fail("takeover", "%s at daemon %d: nobody serves: %s", what, st.no, tail(st.log()))
 		}
 		if !st.process.ended() {
