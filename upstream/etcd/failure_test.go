@@ -68,7 +68,9 @@ func TestRestartWithoutItsDataLosesTheSessionAndFencesDoNotFall(t *testing.T) {
 		p.want(r, cache.Refused)
 		return strings.Contains(r.Err.Error(), "fence_epoch")
 	})
-	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", a), cache.NotHeld)
+	p.eventually("its lease is known to be gone", func() bool {
+		return p.do(cache.OpRelease, cache.Exclusive, "a", a).Status == cache.NotHeld
+	})
 	newPeer(t, srv, "").take("a", cache.Exclusive) // a store that has not seen the lost data continues
 }
 

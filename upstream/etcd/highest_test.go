@@ -65,3 +65,37 @@ func TestNothingIsGrantedByAServerThatIsBehind(t *testing.T) {
 		}
 	}
 }
+
+// A store that has no requests also learns how far the cluster is, so that it notices a loss.
+func TestAnIdleStoreSeesWhatOthersWrite(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	cfg := config(t, "ttl=1s", srv)
+	cfg.Highest = new(atomic.Int64)
+	openConfig(t, cfg)
+	r, err := srv.Admin().Put(t.Context(), "/other", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it has seen the revision", func() bool {
+		return cfg.Highest.Load() >= r.Header.Revision
+	})
+}
+
+// Programs may rely on the locks of a session that was lost early until its deadline.
+func TestASessionThatIsLostEarlyKeepsItsKeysUntilItsDeadline(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	cfg := config(t, "ttl=1m", srv)
+	cfg.Highest = new(atomic.Int64)
+	p := &peer{TB: t, Store: openConfig(t, cfg)}
+	p.take("held", cache.Exclusive)
+	cfg.Highest.Add(1000)
+	p.want(p.do(cache.OpTry, cache.Exclusive, "other", p.token()), cache.Unknown)
+	p.lost(1)
+	before := keys(t, srv.Admin())
+	_, _ = p.Sweep(t.Context(), func(string, uint64) bool { return false })
+	if now := keys(t, srv.Admin()); len(now) != len(before) {
+		t.Errorf("%q remain of %q", now, before)
+	}
+}

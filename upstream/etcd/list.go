@@ -170,12 +170,13 @@ func (s *Store) leaseInfo(ctx context.Context, lease int64, keys bool) (
 }
 
 // Sweep removes keys under our lease whose tokens are not known. etcd keeps a list of a lease's
-// keys, so the keys of others are not read.
+// keys, so the keys of others are not read. The keys of a lost session stay until it has ended: see
+// endSession.
 func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (
 	removed int, err error,
 ) {
 	n := s.cur.Load()
-	if n == nil || n.gone.Load() {
+	if n == nil || n.lost.Load() {
 		return 0, nil
 	}
 	r, err := s.leaseInfo(ctx, n.lease, true)

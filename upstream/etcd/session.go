@@ -278,6 +278,7 @@ func (s *Store) keepAlive(ctx context.Context, n *session) error {
 		case a.Header.ClusterId != n.cluster:
 			return s.otherCluster()
 		}
+		raise(s.high, a.Header.Revision) // the member has it, though it may lag behind others
 		sent, pause, last = now, 0, nil
 		if until := cache.LeaseDeadline(sent, a.TTL*int64(time.Second)); until > n.until.Load() {
 			n.until.Store(until)

@@ -58,6 +58,8 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 func (s *Store) continueSession(n *session) {
 	if n != nil {
 		s.sessions.Send(upstream.Session{No: n.no, Until: n.until.Load()})
+	} else if last := s.last.Load(); last > 0 { // the other process may not have noticed
+		s.sessions.Send(upstream.Session{No: last, Lost: true})
 	}
 	// The session is kept alive at once. Its key is written again, so that no request of the other
 	// process that is still in flight takes a lock.

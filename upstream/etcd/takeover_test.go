@@ -60,3 +60,32 @@ func TestAStoreThatIsTakenOverDoesNotEndItsSession(t *testing.T) {
 	old.Stay()
 	old.lost(1)
 }
+
+// An answer can show that the cluster has lost data when no news of the store is read any more,
+// because a takeover has begun.
+func TestALossThatNobodyHasReadIsToldByTheSuccessor(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	cfg := config(t, "", srv)
+	cfg.Highest = new(atomic.Int64)
+	old := &peer{TB: t, Store: openConfig(t, cfg)}
+	old.take("held", cache.Exclusive)
+	cfg.Highest.Add(1000)
+	old.want(old.do(cache.OpTry, cache.Exclusive, "other", old.token()), cache.Unknown)
+	state, err := old.Leave()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := etcd.OpenSuccessor(t.Context(), config(t, "", srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, s)
+	begin, err := s.Arrive(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin()
+	(&peer{TB: t, Store: s}).lost(1)
+	old.Stay()
+}

@@ -154,11 +154,12 @@ func (s *Store) read(
 func (s *Store) txn(
 	ctx context.Context, purpose string, req *pb.TxnRequest,
 ) (*pb.TxnResponse, error) {
+	n, high := s.cur.Load(), s.high.Load()
 	r, err := bounded(ctx, s, s.client.kv.Txn, req)
 	if err != nil {
 		return nil, s.cfg.explain(ErrNoAnswer, fmt.Errorf("%s: %w", purpose, err))
 	}
-	return r, nil
+	return r, s.checkHistory(n, r, high)
 }
 
 // ifValue compares a key's value.

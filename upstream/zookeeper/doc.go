@@ -176,9 +176,11 @@
 //	foreign node          with any data, it holds the lock or waits for it in its turn.
 //	data wiped, or an     new sessions are refused (ErrServer): the server's transaction ids are
 //	older copy restored   below the highest that this Store has seen, and fences would fall. A
-//	                      server refuses to resume the old session, or its first write ends it.
-//	                      A session without nodes is given up once it must have expired. A new
-//	                      Store cannot detect this.
+//	                      server refuses to resume the old session, or its first write ends it:
+//	                      the id of that transaction, or the version of the session's own node,
+//	                      is behind. (A new leader's ids begin above all earlier ones.) A session
+//	                      without nodes is given up once it must have expired. A new Store cannot
+//	                      detect this.
 //	session under 2 ticks refused (ErrServer).
 //	base not above Floor  Refused, naming fence_epoch; the node is deleted.
 //	server too old        Open fails: container nodes are needed.

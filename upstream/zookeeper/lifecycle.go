@@ -49,6 +49,11 @@ func (s *Store) run(ctx context.Context) {
 			return // Close ends the session
 		}
 		s.lost(se, err)
+		// If the servers have lost data, the session is over before its deadline. Until then, programs
+		// may rely on nodes that the servers may not have any more.
+		if until, _ := se.deadline(); errors.Is(err, ErrServer) {
+			driverkit.Sleep(ctx, time.Duration(until-s.clock()))
+		}
 	}
 }
 

@@ -159,8 +159,17 @@ func (se *session) multi(ctx context.Context, ops ...any) ([]zk.MultiResponse, e
 
 // confirm asks the quorum whether the session exists, by a transaction of one check that always
 // succeeds. Once it is answered, all requests on earlier connections have been carried out or
-// never will be, and the watches have told every earlier change.
+// never will be, and the watches have told every earlier change. The first confirmation of a
+// connection also checks that the server has lost no transaction of this session.
 func (se *session) confirm(ctx context.Context) error {
+	se.mu.Lock()
+	w := se.wire
+	se.mu.Unlock()
+	if w != nil && !w.confirmed.Load() && se.stamped.Load() != nil {
+		if _, err := se.stampedMulti(ctx, nil); err != errNoNode {
+			return err
+		}
+	}
 	_, err := se.multi(ctx, &zk.CheckVersionRequest{Path: se.store.root(), Version: -1})
 	return err
 }

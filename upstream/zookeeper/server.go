@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/go-zookeeper/zk"
 )
 
 const (
@@ -71,6 +73,29 @@ func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 		}
 	}
 	return 0, errTickUnknown
+}
+
+// checkStamp returns an error for a server that has lost a write of the session's own node, and so
+// the rest of that transaction. Later transactions may have ids above all that this store has seen:
+// a new leader begins above them. now is the node after a write, and before is what was known of it
+// before that write was sent, or nil.
+func (se *session) checkStamp(now, before *zk.Stat) error {
+	if before != nil && !newerStat(now, before) {
+		return fmt.Errorf("%w: %s has lost data: %s is version %d of transaction %d and was "+
+			"version %d of %d", ErrServer, se.store.cfg.where(), se.self,
+			now.Version, now.Czxid, before.Version, before.Czxid)
+	}
+	for old := se.stamped.Load(); old == nil || newerStat(now, old); old = se.stamped.Load() {
+		if se.stamped.CompareAndSwap(old, now) {
+			break
+		}
+	}
+	return nil
+}
+
+// newerStat reports whether a is a later state of a node than b. Versions wrap around.
+func newerStat(a, b *zk.Stat) bool {
+	return a.Czxid > b.Czxid || a.Czxid == b.Czxid && a.Version-b.Version > 0
 }
 
 // checkHistory returns an error for a server that has lost transactions that this store has seen.

@@ -42,8 +42,10 @@ type session struct {
 	high      atomic.Int64 // the highest transaction id in a reply of this session
 	parents   *recent      // locks and semaphores whose nodes exist
 	busy      *recent      // locks and semaphores that were held or full when last read
-	asked     int64        // the czxid of the last question; only Store.answer uses it and askedAt
-	askedAt   time.Time    // when it was first seen
+	// stamped is the session's own node as it was last written. Its czxid and version never fall.
+	stamped atomic.Pointer[zk.Stat]
+	asked   int64     // the czxid of the last question; only Store.answer uses it and askedAt
+	askedAt time.Time // when it was first seen
 
 	mu        sync.Mutex
 	wire      *wire // the newest connection; guarded by mu, as are the fields below

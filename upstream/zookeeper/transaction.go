@@ -76,9 +76,29 @@ func (b *batch) request(w *write) any {
 	return &zk.DeleteRequest{Path: g.path(), Version: -1}
 }
 
-// stamp returns the operation whose answer has the id of the transaction.
-func (b *batch) stamp() any {
-	return &zk.SetDataRequest{Path: b.self, Data: []byte(b.store.host), Version: -1}
+// stampedMulti carries out a transaction that also writes the session's own node. The answer to
+// that write, which is the last one, has the id of the transaction. It also shows whether the
+// server has lost data. Then the session is over.
+func (se *session) stampedMulti(ctx context.Context, ops []any) ([]zk.MultiResponse, error) {
+	high, before := se.store.high.Load(), se.stamped.Load()
+	res, err := se.multi(ctx, append(ops,
+		&zk.SetDataRequest{Path: se.self, Data: []byte(se.store.host), Version: -1})...)
+	if err != nil {
+		return res, err
+	}
+	if len(res) != len(ops)+1 || res[len(ops)].Stat == nil {
+		return res, fmt.Errorf("%w: the answer makes no sense", ErrNoAnswer)
+	}
+	// A server does not resume a session whose client has seen later transactions. But pings and
+	// other sessions may have told more than the library knows.
+	now := res[len(ops)].Stat
+	if err = se.store.checkHistory(now.Mzxid, high); err == nil {
+		err = se.checkStamp(now, before)
+	}
+	if err != nil {
+		se.giveUp(err)
+	}
+	return res, err
 }
 
 // transaction carries out writes together. If the server refuses the transaction because of one of
@@ -95,19 +115,7 @@ func (b *batch) carryOut(ws []*write) error {
 	for _, w := range ws {
 		ops = append(ops, b.request(w))
 	}
-	high := b.store.high.Load()
-	res, err := b.multi(b.ctx, append(ops, b.stamp())...)
-	switch {
-	case err != nil:
-	case len(res) != len(ws)+1 || res[len(ws)].Stat == nil:
-		err = fmt.Errorf("%w: the answer makes no sense", ErrNoAnswer)
-	default:
-		// A server does not resume a session whose client has seen later transactions. But pings and
-		// other sessions may have told more than the library knows.
-		if err = b.store.checkHistory(res[len(ws)].Stat.Mzxid, high); err != nil {
-			b.giveUp(err)
-		}
-	}
+	res, err := b.stampedMulti(b.ctx, ops)
 	for i, w := range ws {
 		if w.err = err; err == nil {
 			w.zxid, w.name = res[len(ws)].Stat.Mzxid, res[i].String

@@ -1,0 +1,34 @@
+package zookeeper_test
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// The transaction ids of a server that has lost data can pass the highest one that a store has
+// seen, before the store has a connection again: other clients write, or an ensemble elects a
+// leader, whose ids begin above all earlier ones. Then the server resumes the session, with nodes
+// that the store has deleted since the copy was made, and that nothing would ever delete.
+func TestAnOlderCopyWhoseTransactionIDsAreNotBehindLosesTheSession(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t)
+	p, q := newPeer(t, srv.URL()+"?session=20s&timeout=5s"), newPeer(t, srv.URL()+"?session=20s&timeout=5s")
+	token, _ := p.take("a", cache.Exclusive)
+	srv.Kill()
+	restore := srv.Backup()
+	srv.Start()
+	p.released("a", token)
+	token, base := q.take("a", cache.Exclusive)
+	q.released("a", token)
+	srv.Kill()
+	restore()
+	srv.Start()
+	advance(t, srv)
+	p.lost(1)
+	q.eventually("the lock is free once the session has expired", func() bool {
+		r := q.try("a", q.token())
+		return r.Status == cache.Granted && r.Base > base
+	})
+}
