@@ -93,6 +93,10 @@ func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan, all bool
 			shown = true
 		}
 	}
+	c.EachNamed(func(path, value string) {
+		fmt.Fprintf(t, "%s\t%s\t%s\n", path, value, c.FromPath(path))
+		shown = true
+	})
 	if !shown {
 		fmt.Fprintln(t, "every setting has its default (-a shows all settings)")
 	}

@@ -110,12 +110,18 @@ func (d *doctor) configuration(file string) {
 		d.ok(check, "not checked; --config FILE checks one")
 		return
 	}
-	if _, err := d.m.load(file, pflag.NewFlagSet("", pflag.ContinueOnError)); err != nil {
+	_, err := d.m.load(file, pflag.NewFlagSet("", pflag.ContinueOnError))
+	var unread *fs.PathError
+	switch {
+	case errors.As(err, &unread):
+		d.fail(check, "name a file that this user may read with --config or "+config.FileVariable,
+			"%v", err)
+	case err != nil:
 		d.fail(check, "correct the lines at fault; 'locksidecar config check' shows the result", "%v",
 			err)
-		return
+	default:
+		d.ok(check, "well-formed")
 	}
-	d.ok(check, "well-formed")
 }
 
 // path checks what the file system says about the socket.

@@ -92,8 +92,7 @@ func (c *Config) setDrift(v string) error {
 func (c *Config) check() error {
 	switch n := len(c.URL.Hosts); {
 	case n < minNodes || n > maxNodes:
-		return fmt.Errorf("%d nodes are named; it takes an odd number of them from %d to %d",
-			n, minNodes, maxNodes)
+		return fmt.Errorf("it takes an odd number of nodes from %d to %d, not %d", minNodes, maxNodes, n)
 	case n%2 == 0:
 		return fmt.Errorf("%d nodes are named: an even number bears the loss of no more nodes "+
 			"than %d do; take one away or add one", n, n-1)

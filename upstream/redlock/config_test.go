@@ -73,8 +73,8 @@ func TestParseRefusesAndSaysWhat(t *testing.T) {
 	for url, says := range map[string]string{
 		"redis://a,b,c":                               "scheme",
 		"redlock:a,b,c":                               "form",
-		"redlock://a,b":                               "2 nodes are named",
-		"redlock://a":                                 "1 nodes are named",
+		"redlock://a,b":                               "nodes from 3 to 15, not 2",
+		"redlock://a":                                 "nodes from 3 to 15, not 1",
 		"redlock://a,b,c,d":                           "no more nodes than 3",
 		"redlock://a,b,a:6379":                        "duplicate",
 		"redlock://a,,c":                              "no host",

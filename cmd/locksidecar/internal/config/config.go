@@ -184,7 +184,11 @@ func (c *Config) check() error {
 
 func (c *Config) checkAdmin(fault func(path, format string, a ...any)) {
 	if c.AdminListen != "" {
-		if _, port, err := net.SplitHostPort(c.AdminListen); err != nil || port == "" {
+		_, port, err := net.SplitHostPort(c.AdminListen)
+		if err == nil && port != "" {
+			_, err = net.LookupPort("tcp", port)
+		}
+		if err != nil || port == "" {
 			fault("admin_listen", "%q is not HOST:PORT, as in 127.0.0.1:9402", c.AdminListen)
 		}
 	}
@@ -216,12 +220,7 @@ func (c *Config) checkClasses(fault func(path, format string, a ...any)) {
 var className = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
 
 func (c *Config) checkStore(s *StoreSettings, fault func(path, format string, a ...any)) {
-	at := func(field string) string {
-		if s.Name == "" {
-			return field
-		}
-		return "stores." + s.Name + "." + field
-	}
+	at := s.path
 	if s.Upstream == "" {
 		if !s.faulty {
 			fault(at("upstream"), "it needs a URL")

@@ -42,7 +42,8 @@ func (c *Config) readFile(path string) []error {
 	case errors.Is(err, io.EOF):
 		return nil // the file has only comments: all defaults
 	case err != nil:
-		return []error{fmt.Errorf("%s: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))}
+		text := strings.TrimPrefix(err.Error(), "yaml: ")
+		return []error{fmt.Errorf("%s: %s%s", path, text, yamlAdvice(text))}
 	}
 	r.level("", doc.Content[0])
 	var more yaml.Node
@@ -50,6 +51,18 @@ func (c *Config) readFile(path string) []error {
 		r.fault(&more, "a second document; there can be only one")
 	}
 	return r.faults
+}
+
+// yamlAdvice returns what to add to an error of the YAML library that does not say what to do.
+func yamlAdvice(fault string) string {
+	switch {
+	case strings.Contains(fault, "mapping values are not allowed"):
+		return "; a value that ends with a colon needs quotation marks, as in \"memory:\", " +
+			"and fields of one level need the same indentation"
+	case strings.Contains(fault, "cannot start any token"):
+		return "; indent with spaces, not with tabs"
+	}
+	return ""
 }
 
 type fileReader struct {

@@ -174,6 +174,24 @@ func (c *Config) inherit() (faults []error) {
 	return faults
 }
 
+// EachNamed calls show with the path and the value of each field that the file sets for a store or a
+// namespace.
+func (c *Config) EachNamed(show func(path, value string)) {
+	for _, s := range c.Stores {
+		for i := range storeFields {
+			f := &storeFields[i]
+			if path := s.path(f.Path); c.Set(path) {
+				show(path, f.Value(s))
+			}
+		}
+	}
+	for _, n := range c.Namespaces {
+		for _, a := range n.set {
+			show(n.path(a.field.Path), a.field.Value(n))
+		}
+	}
+}
+
 // path returns the path of a field of n in the file.
 func (n *Namespace) path(field string) string { return NamespacePath(n.Prefix) + "." + field }
 

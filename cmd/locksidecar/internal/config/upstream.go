@@ -1,8 +1,10 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/locksidecar/locksidecar/upstream/nearest"
@@ -49,6 +51,9 @@ func Schemes() (all []string) {
 func ParseUpstream(raw string) (Kind, error) {
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok {
+		if scheme == "memory" {
+			return "", errors.New(`"memory" is not a URL; did you mean memory:?`)
+		}
 		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write "+
 			"redis://localhost:6379",
 			storeurl.Redact(raw))
@@ -69,8 +74,17 @@ func ParseUpstream(raw string) (Kind, error) {
 	default:
 		return "", fmt.Errorf("unknown store %q; did you mean %s://?", scheme+":", near)
 	}
+	if port, _, _ := strings.Cut(rest, "/"); isPort(port) {
+		return "", fmt.Errorf("%q is not a URL; for a Redis at that address write redis://%[1]s", raw)
+	}
 	return "", fmt.Errorf("unknown store %q; known are %s",
 		scheme+":", strings.Join(Schemes(), ":, ")+":")
+}
+
+// isPort reports whether text is the number of a TCP port.
+func isPort(text string) bool {
+	_, err := strconv.ParseUint(text, 10, 16)
+	return err == nil
 }
 
 // StoreSettings is the configuration of one store. Username and password apply if the URL has none.
@@ -88,6 +102,14 @@ type StoreSettings struct {
 // secret.
 func (s *StoreSettings) URL() string {
 	return storeurl.With(s.Upstream, s.Username, s.Password, s.PasswordFile)
+}
+
+// path returns the path of a field of s in the file.
+func (s *StoreSettings) path(field string) string {
+	if s.Name == "" {
+		return field
+	}
+	return "stores." + s.Name + "." + field
 }
 
 // passwords returns the names of the fields that set a password for s.
