@@ -415,7 +415,7 @@ func (d *fields) keepField(q *Request) error {
 		return err
 	}
 	if q.Keep > MaxTTL {
-		return invalid("keep of %d ms is longer than %d", q.Keep, MaxTTL)
+		return invalid("keep of %d ms is longer than a day, %d ms", q.Keep, MaxTTL)
 	}
 	return nil
 }
@@ -436,7 +436,7 @@ func (d *fields) ttlField(q *Request) error {
 		return err
 	}
 	if q.TTL > MaxTTL {
-		return invalid("ttl of %d ms is longer than %d", q.TTL, MaxTTL)
+		return invalid("ttl of %d ms is longer than a day, %d ms", q.TTL, MaxTTL)
 	}
 	return nil
 }

@@ -86,6 +86,21 @@ def test_a_long_time_is_refused_by_the_daemon(client: Client) -> None:
         client.lock("k", ttl=1e300).acquire()
 
 
+def test_callbacks_are_callable() -> None:
+    bad: Any = "not a function"
+    client = Client("/nowhere")
+    for name, make in (
+        ("on_lost", lambda: Client("/nowhere", on_lost=bad)),
+        ("on_lost", lambda: client.lock("k", on_lost=bad)),
+        ("on_lost", lambda: client.semaphore("k", 2, on_lost=bad)),
+        ("on_lost", lambda: client.lock_many(["k"], on_lost=bad)),
+        ("on_elected", lambda: client.election("k", bad, print)),
+        ("on_lost", lambda: client.election("k", print, bad)),
+    ):
+        with pytest.raises(TypeError, match=f"^{name} must be callable, not 'not a function'$"):
+            make()
+
+
 def test_shared_is_true_or_false(client: Client) -> None:
     with client.lock("k", shared=2) as lock:  # type: ignore[arg-type]
         assert lock.mode == "shared"

@@ -90,6 +90,8 @@ class Base(ABC):
         timeout = w.check_unit(timeout, "timeout")
         if not timeout > 0:
             raise ValueError("timeout must be positive")
+        if on_lost is not None:
+            w.check_callback(on_lost, "on_lost")
         self._path = socket_path(path)
         self._name = w.program(name)
         self._label = label

@@ -107,6 +107,8 @@ class Handle(ABC, Generic[H]):
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
+        if on_lost is not None:
+            w.check_callback(on_lost, "on_lost")
         self._tell = client._tell if on_lost is None or on_lost in client._tell else (on_lost, *client._tell)
         self._by = Origin(self, 4)
 

@@ -350,6 +350,8 @@ class BaseElection(Generic[T]):
         self._client = client
         self._key = w.check_key(key)
         self._ttl = w.to_ttl(ttl)
+        w.check_callback(on_elected, "on_elected")
+        w.check_callback(on_lost, "on_lost")
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._cancel = cancel

@@ -302,6 +302,12 @@ def check_unit(seconds: float, name: str) -> float:
     return seconds
 
 
+def check_callback(f: Any, name: str) -> None:
+    """Raise TypeError unless f can be called: otherwise that would only come out at the first loss."""
+    if not callable(f):
+        raise TypeError(f"{name} must be callable, not {f!r}")
+
+
 def outside(depth: int = 1) -> tuple[FrameType, int]:
     """Return the first frame outside this package, and its stacklevel for a warnings.warn in the caller.
 
