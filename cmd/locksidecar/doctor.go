@@ -20,6 +20,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/daemon/admin"
+	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // finding is the result of one check of the command doctor.
@@ -90,7 +91,7 @@ The exit code is 0 if no check failed, and else 69. Warnings do not count.`,
 func (d *doctor) examine(ctx context.Context, file string) {
 	d.configuration(file)
 	d.path()
-	s := fetchStatus(ctx, d.socket, "locksidecar doctor")
+	s := fetchStatus(ctx, d.socket, "locksidecar doctor", false)
 	d.daemon(s)
 	if s.Reachable {
 		d.stores(ctx, s)
@@ -156,7 +157,8 @@ const writable = 2
 
 // groupAdvice says which group may connect to a socket.
 func groupAdvice(info fs.FileInfo) string {
-	if st, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode().Perm()&0o020 != 0 {
+	// Nobody should join group 0 for a socket.
+	if st, ok := info.Sys().(*syscall.Stat_t); ok && info.Mode().Perm()&0o020 != 0 && st.Gid != 0 {
 		return fmt.Sprintf("add the user to the socket's group (gid %d), and log in again", st.Gid)
 	}
 	return "set socket_mode and socket_group in the configuration, or run as the daemon's user"
@@ -167,6 +169,8 @@ func (d *doctor) daemon(s *status) {
 	switch own := thisBuild().Version; {
 	case !s.Reachable && d.findings[len(d.findings)-1].State == "failed":
 		// The finding about the socket, which is the last one, says it already.
+	case errors.Is(s.err, client.ErrDraining):
+		d.fail(check, "wait until it has ended, and start the next one", "%s", s.Error)
 	case !s.Reachable:
 		d.fail(check, "read its log: 'journalctl -u locksidecar', or the log of its pod", "%s", s.Error)
 	case s.Version != own:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -23,7 +24,7 @@ const probeKey = "locksidecar-probe"
 type status struct {
 	Socket    string      `json:"socket"`
 	Reachable bool        `json:"reachable"`
-	Ready     bool        `json:"ready"` // the daemon is ready and the store answers
+	Ready     bool        `json:"ready"` // the daemon is ready and the stores that were asked answer
 	Error     string      `json:"error,omitempty"`
 	Version   string      `json:"version,omitempty"`
 	Protocol  uint64      `json:"protocol,omitempty"`
@@ -35,6 +36,7 @@ type status struct {
 	Moved     []movedView `json:"moved"` // null if not known
 	movedErr  error       // why Moved is not known
 	err       error       // the error of Error
+	probed    bool        // the stores of Stores were asked
 }
 
 type storeView struct {
@@ -42,6 +44,7 @@ type storeView struct {
 	Store       string `json:"store"`
 	Safety      string `json:"safety"`
 	HeartbeatMS uint64 `json:"heartbeat_ms,omitempty"`
+	Error       string `json:"error,omitempty"` // why the store does not answer
 }
 
 type clockView struct {
@@ -57,19 +60,20 @@ type limitsView struct {
 	MaxTTLMS     uint64 `json:"max_ttl_ms"`
 }
 
-// fetchStatus asks the daemon for its status. It leaves out fields that are not known.
-func fetchStatus(ctx context.Context, socket, name string) *status {
+// fetchStatus asks the daemon for its status. It leaves out fields that are not known. With every,
+// it asks the store of each namespace; otherwise only the store of the keys without a namespace.
+func fetchStatus(ctx context.Context, socket, name string, every bool) *status {
 	s := &status{Socket: socket}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	if err := s.ask(ctx, name); err != nil {
-		s.err = clientExit(err, socket)
-		s.Error = s.err.Error()
+	if err := s.ask(ctx, name, every); err != nil {
+		s.err = err
+		s.Error = clientExit(err, socket).Error()
 	}
 	return s
 }
 
-func (s *status) ask(ctx context.Context, name string) error {
+func (s *status) ask(ctx context.Context, name string, every bool) error {
 	c, err := client.Dial(ctx, s.Socket, client.Options{Name: name})
 	if err != nil {
 		return err
@@ -78,7 +82,7 @@ func (s *status) ask(ctx context.Context, name string) error {
 	w := c.Welcome()
 	s.Reachable, s.Version, s.Protocol, s.Session = true, w.Daemon, w.Version, w.Session
 	for _, n := range w.Namespaces {
-		s.Stores = append(s.Stores, storeView{n.Prefix, n.Store, n.Safety, n.Heartbeat})
+		s.Stores = append(s.Stores, storeView{n.Prefix, n.Store, n.Safety, n.Heartbeat, ""})
 	}
 	s.Limits = &limitsView{MaxFrame: w.MaxFrame, MinTTLMS: w.MinTTL, DefaultTTLMS: w.DefaultTTL,
 		MaxTTLMS: w.MaxTTL}
@@ -95,10 +99,49 @@ func (s *status) ask(ctx context.Context, name string) error {
 	ended := renewer.Boottime()
 	s.Clock = &clockView{NowMS: now, RoundTripUS: (ended - began) / int64(time.Microsecond),
 		Shared: int64(now) >= began/ms && int64(now) <= ended/ms}
-	if _, err := c.Inspect(ctx, probeKey); err != nil && !errors.Is(err, client.ErrDenied) {
-		return fmt.Errorf("inspect a key in the store: %w", err)
+	if err := s.probe(ctx, c, every); err != nil {
+		return err
 	}
 	s.Ready = true
+	return nil
+}
+
+// maxProbes is how many probes are in flight at once.
+const maxProbes = 16
+
+// probe inspects a key in each namespace, or only one outside all namespaces, and returns the first
+// error. Keys that this user may not use are not checked.
+func (s *status) probe(ctx context.Context, c *client.Client, every bool) error {
+	errs := make([]error, len(s.Stores))
+	slots := make(chan struct{}, maxProbes)
+	var wg sync.WaitGroup
+	for i := range s.Stores {
+		n := &s.Stores[i]
+		if n.Prefix != "" && !every {
+			continue
+		}
+		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			key := n.Prefix + probeKey
+			_, err := c.Inspect(ctx, key[:min(len(key), protocol.MaxKey)])
+			if err == nil || errors.Is(err, client.ErrDenied) {
+				return
+			}
+			n.Error = err.Error()
+			errs[i] = fmt.Errorf("inspect a key in the store: %w", err)
+			if n.Prefix != "" {
+				errs[i] = fmt.Errorf("inspect a key of namespace %q: %w", n.Prefix, err)
+			}
+		})
+	}
+	wg.Wait()
+	s.probed = true
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -107,8 +150,8 @@ func (m *Main) statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the state of this host's daemon and its store",
-		Long: `Show whether the daemon can be reached and its store answers, and details of the
-daemon. The exit code is 0 if both answer, and else 69.`,
+		Long: `Show whether the daemon can be reached and its stores answer, and details of the
+daemon. The exit code is 0 if all answer, and else 69.`,
 		Example: `  locksidecar status
   locksidecar status -o json | jq .ready`,
 		Args: noArgs,
@@ -117,7 +160,7 @@ daemon. The exit code is 0 if both answer, and else 69.`,
 			if err != nil {
 				return err
 			}
-			s := fetchStatus(cmd.Context(), path, "locksidecar status")
+			s := fetchStatus(cmd.Context(), path, "locksidecar status", true)
 			if s.Reachable {
 				s.askMoved(cmd.Context())
 			}
@@ -145,8 +188,11 @@ func (s *status) write(w io.Writer) error {
 	line("session", "%d, protocol %d", s.Session, s.Protocol)
 	for _, n := range s.Stores {
 		state := "answers"
-		if !s.Ready {
-			state = "does not answer: " + s.Error
+		switch {
+		case n.Error != "":
+			state = "does not answer: " + n.Error
+		case !s.probed:
+			state = "not checked: " + s.Error
 		}
 		line(strings.TrimSpace("store "+n.Prefix), "%s, %s; %s", n.Store, n.Safety, state)
 	}
@@ -178,8 +224,9 @@ func (m *Main) healthCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "Exit with 0 if the daemon and its store are ready, else with 69",
-		Long: `For probes: the exit code is 0 if the daemon answers, is not about to end, and its
-store answers. Else it is 69, and the reason is on standard error.`,
+		Long: `For probes: the exit code is 0 if the daemon answers, is not about to end, and the
+store of the keys without a namespace answers. Else it is 69, and the reason is on
+standard error. 'locksidecar status' checks the stores of namespaces, too.`,
 		Example: `  locksidecar health && echo ready
   locksidecar health --socket /run/locksidecar/locksidecar.sock`,
 		Args: noArgs,
@@ -188,7 +235,7 @@ store answers. Else it is 69, and the reason is on standard error.`,
 			if err != nil {
 				return err
 			}
-			s := fetchStatus(cmd.Context(), path, "locksidecar health")
+			s := fetchStatus(cmd.Context(), path, "locksidecar health", false)
 			switch {
 			case s.Ready:
 				return nil
