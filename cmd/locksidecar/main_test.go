@@ -270,7 +270,9 @@ func (h *host) ready() {
 
 // answers reports whether the daemon at socket and its store are ready, as the command health does.
 // It starts no process, because most processes of the tests would be started only for that.
-func answers(ctx context.Context, socket string) bool { return fetchStatus(ctx, socket, "test", false).Ready }
+func answers(ctx context.Context, socket string) bool {
+	return fetchStatus(ctx, socket, "test", false).Ready
+}
 
 // run starts the program with args.
 func (h *host) run(args ...string) *proc {
