@@ -28,6 +28,8 @@ BIN    := bin/locksidecar
 RACE_BIN := bin/locksidecar-race
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
+# Checkouts in several directories share what is compiled, and so do tests and programs.
+export GOFLAGS += -trimpath
 # Maven and its tests end before the second compiler pays.
 export MAVEN_OPTS ?= -XX:TieredStopAtLevel=1 -XX:+UseSerialGC
 # What make prose reads.
@@ -51,7 +53,7 @@ build:
 
 # The storm's daemon tells of data races.
 build-race:
-	$(GO) build -race -trimpath -o $(RACE_BIN) ./cmd/locksidecar
+	$(GO) build -race -o $(RACE_BIN) ./cmd/locksidecar
 
 run: build
 	$(BIN) serve
@@ -79,18 +81,19 @@ test-long: deps build build-race $(CHAOS_JAVA)
 # Tests that wait for servers leave the processors to others: hence -p and -parallel.
 test-go: test-race test-raceless
 
+# What has no race detector is compiled without C, as the program is, so that they share packages.
 test-race test-raceless: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
 test-race test-raceless: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
 # A program with the race detector looks for races at its end, for a second unless told otherwise.
 test-race: export GORACE = atexit_sleep_ms=100
 test-race:
-	$(GO) test -race -timeout 20m -p 3 -parallel 8 $$($(GO) list ./... | grep -vE '$(RACELESS)')
+	$(GO) test -race -count=1 -timeout 20m -p 3 -parallel 8 $$($(GO) list ./... | grep -vE '$(RACELESS)')
 
 test-raceless:
-	$(GO) test -timeout 20m -p 2 -parallel 8 $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
-	$(GO) test -timeout 20m -skip 'TestSeeds$$' ./daemon/engine/sim
-	$(GO) test -run Allocate ./daemon ./daemon/engine
-	cd daemon/admin/page/browser && $(GO) test -race -timeout 20m ./...
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -p 2 -parallel 8 $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
+	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -skip 'TestSeeds$$' ./daemon/engine/sim
+	CGO_ENABLED=0 $(GO) test -count=1 -run Allocate ./daemon ./daemon/engine
+	cd daemon/admin/page/browser && $(GO) test -race -count=1 -timeout 20m ./...
 	cd bench/peers && $(GO) vet ./...
 
 # Debian has MariaDB alone, which is what test-go runs.
@@ -98,7 +101,7 @@ test-mysql:
 	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
-	GOGC=400 $(SIM_NICE) $(GO) test ./daemon/engine/sim -run 'TestSeeds$$' -count=1 -v -timeout 60m -args -seeds=$(SEEDS)
+	CGO_ENABLED=0 GOGC=400 $(SIM_NICE) $(GO) test ./daemon/engine/sim -run 'TestSeeds$$' -count=1 -v -timeout 60m -args -seeds=$(SEEDS)
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q

@@ -6,9 +6,10 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // NewSetting names the program and the workers. This program itself is the worker in Go. python and
@@ -24,12 +25,15 @@ func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 	if err != nil {
 		return s, fmt.Errorf("the program is needed: %w", err)
 	}
-	_, file, _, _ := runtime.Caller(0)
+	root, err := testserver.SourceRoot()
+	if err != nil {
+		return s, err
+	}
 	s = Setting{Bin: bin, Keep: keep, Programs: Programs{"go": {self}},
 		Log: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
 	if python != "" {
-		s.Programs["python"] = []string{python, filepath.Join(filepath.Dir(file), "workers",
-			"python", "worker.py")}
+		s.Programs["python"] = []string{python, filepath.Join(root, "bench", "chaos",
+			"workers", "python", "worker.py")}
 	}
 	if java != "" {
 		s.Programs["java"] = []string{"java", "-XX:+UseSerialGC", "-Xmx64m", "-Xshare:auto",

@@ -8,11 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // logRules says which lines a daemon's log may have.
@@ -29,10 +30,9 @@ var eventWord = regexp.MustCompile("`([a-z_]+)`")
 
 // newLogRules reads the messages from the source, and the events from the documents for operators.
 func newLogRules() *logRules {
-	_, file, _, _ := runtime.Caller(0)
-	root := filepath.Join(filepath.Dir(file), "..", "..")
-	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin",
-		"session_end"}, events: map[string]bool{}}
+	root, err := testserver.SourceRoot()
+	r := &logRules{err: err, messages: []string{"acquired", "refused", "released", "lock lost",
+		"session_begin", "session_end"}, events: map[string]bool{}}
 	for _, dir := range []string{"cmd", "daemon", "upstream", "renewer", "cache"} {
 		err := filepath.WalkDir(filepath.Join(root, dir),
 			func(path string, _ fs.DirEntry, err error) error {

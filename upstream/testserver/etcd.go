@@ -223,10 +223,13 @@ func etcdBinary(t testing.TB) string {
 }
 
 // EtcdProgram returns the path of the etcd server. It builds the server once on each machine for
-// each version of the module beside this file.
+// each version of the module in the directory etcdserver.
 var EtcdProgram = sync.OnceValues(func() (string, error) {
-	_, file, _, _ := runtime.Caller(0)
-	src := filepath.Join(filepath.Dir(file), "etcdserver")
+	root, err := SourceRoot()
+	if err != nil {
+		return "", err
+	}
+	src := filepath.Join(root, "upstream", "testserver", "etcdserver")
 	sum := sha256.New()
 	for _, f := range []string{"go.mod", "go.sum", "main.go"} {
 		b, err := os.ReadFile(filepath.Join(src, f))
@@ -246,6 +249,21 @@ var EtcdProgram = sync.OnceValues(func() (string, error) {
 		return nil
 	})
 })
+
+// SourceRoot returns the root directory of locksidecar's source, which is the working directory or
+// above it.
+func SourceRoot() (string, error) {
+	wd, err := os.Getwd()
+	for dir := wd; err == nil; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "upstream", "testserver", "etcdserver")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			err = fmt.Errorf("%s is not in the source of locksidecar", wd)
+		}
+	}
+	return "", err
+}
 
 // onceAMachine returns the path of a file in the user's cache. It calls build to make the file at
 // another path if there is none yet.
