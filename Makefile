@@ -81,7 +81,6 @@ test-long: deps build build-race $(CHAOS_JAVA)
 # Tests that wait for servers leave the processors to others: hence -p and -parallel.
 test-go: test-race test-raceless
 
-# What has no race detector is compiled without C, as the program is, so that they share packages.
 test-race test-raceless: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
 test-race test-raceless: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
 # A program with the race detector looks for races at its end, for a second unless told otherwise.
@@ -89,6 +88,7 @@ test-race: export GORACE = atexit_sleep_ms=100
 test-race:
 	$(GO) test -race -count=1 -timeout 20m -p 3 -parallel 8 $$($(GO) list ./... | grep -vE '$(RACELESS)')
 
+# These are compiled without C, as the program is, so that they share packages with it.
 test-raceless:
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -p 2 -parallel 8 $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
 	CGO_ENABLED=0 $(GO) test -count=1 -timeout 20m -skip 'TestSeeds$$' ./daemon/engine/sim

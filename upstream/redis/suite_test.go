@@ -74,7 +74,7 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 					for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
 						if strings.Contains(k, prefix) {
 							left = append(left, k)
-						} else if srv.Admin().PTTL(t.Context(), k).Val() == -1 && !strings.HasSuffix(k, ":fence") {
+						} else if !strings.HasSuffix(k, ":fence") && srv.Admin().PTTL(t.Context(), k).Val() == -1 {
 							left = append(left, k+" for ever")
 						}
 					}

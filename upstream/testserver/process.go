@@ -24,6 +24,8 @@ type process struct {
 	cmd     *exec.Cmd
 	exited  chan struct{} // closed when the process has been reaped
 	closing func()        // called before the server is ended; may be nil
+	// disturbed is true once a test has stopped the server or sent it a signal.
+	disturbed bool
 }
 
 // newProcess makes the directory. Its path is short, because the paths of Unix sockets are limited.
@@ -141,6 +143,7 @@ func (p *process) end(sig syscall.Signal) {
 	if p.cmd == nil {
 		return
 	}
+	p.disturbed = true
 	_ = p.cmd.Process.Signal(sig)
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
 	select {
@@ -203,6 +206,7 @@ func (p *process) Resume() { p.signal(syscall.SIGCONT) }
 
 func (p *process) signal(sig syscall.Signal) {
 	p.t.Helper()
+	p.disturbed = true
 	if err := p.cmd.Process.Signal(sig); err != nil {
 		p.t.Fatal(err)
 	}

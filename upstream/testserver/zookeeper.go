@@ -78,6 +78,7 @@ type ZooKeeper struct {
 	ensemble               []*ZooKeeper // all members, including this one; empty for a single server
 	admin                  *zk.Conn
 	events                 <-chan zk.Event // closed when admin's goroutines have ended
+	owner                  *owner          // of a server that is used again
 }
 
 // StartZooKeeper starts ZooKeeper with settings (lines of zoo.cfg, or -D… for Java) in addition to
@@ -85,6 +86,9 @@ type ZooKeeper struct {
 // missing.
 func StartZooKeeper(t testing.TB, settings ...string) *ZooKeeper {
 	t.Helper()
+	if reuse.on {
+		return reusedZooKeeper(t, settings)
+	}
 	return startZooKeepers(t, 1, settings)[0]
 }
 

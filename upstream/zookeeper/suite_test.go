@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(testserver.M{M: m}) }
 
 // start is the beginning of the tests' boot clock. Their machine is not suspended.
 var start = time.Now().Add(-time.Hour)
