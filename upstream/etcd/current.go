@@ -68,7 +68,7 @@ func (s *Store) otherCluster() error {
 func (s *Store) lostData(now, high int64) error {
 	return fmt.Errorf("%w: %s is at revision %d and was at %d: it has lost data, and "+
 		"fences would fall (raise fence_epoch on every host by that much, for semaphores by "+
-		"256 times that much, then restart the daemons)",
+		"256 times that much, then restart the daemons, without keep_over_restart)",
 		ErrServer, s.cfg.addr(), now, high)
 }
 

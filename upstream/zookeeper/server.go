@@ -106,6 +106,6 @@ func (s *Store) checkHistory(now, high int64) error {
 	}
 	return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, "+
 		"and fences would fall (raise fence_epoch on every host by at least %d, "+
-		"then restart the daemons)",
+		"then restart the daemons, without keep_over_restart)",
 		ErrServer, s.cfg.where(), now, high, high-now+1)
 }
