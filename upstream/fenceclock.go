@@ -22,7 +22,7 @@ import (
 // A reading that is ahead of all later ones expires after one to two fadeTimes. The floor does not
 // fall then: it stays constant until the clock or the bases have passed it. So a server's clock
 // that jumps ahead and back does not keep the bases of its hosts ahead for good. Bases never raise
-// the second bound, because bases that a fence_epoch has lifted rise with each lock and not with
+// the second bound, because bases that a fence_epoch has raised rise with each lock and not with
 // time.
 //
 // The methods are safe for concurrent use and do not block.

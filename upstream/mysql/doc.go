@@ -132,7 +132,7 @@
 //	                      larger fences, even if the new primary's clock is behind. A daemon that
 //	                      never saw the old primary (started or restarted since) can give smaller
 //	                      ones for as long as the clocks differ. If the old primary's fences were
-//	                      ahead of its clock (lifted by fence_epoch, or the clock was set back),
+//	                      ahead of its clock (raised by fence_epoch, or the clock was set back),
 //	                      the new ones are above all that this daemon has seen, but not above
 //	                      those of other hosts.
 //	clock forward by d    leases and queue entries end d early: two may hold a lock, with rising

@@ -143,7 +143,7 @@
 //	                      fences, even if the new master's clock is behind. A daemon that never
 //	                      saw the old master (started or restarted since) can give smaller ones
 //	                      for as long as the clocks differ. Where the old master's fences were
-//	                      ahead of its clock (lifted by fence_epoch, or the clock was set back),
+//	                      ahead of its clock (raised by fence_epoch, or the clock was set back),
 //	                      the new ones are above all that this daemon has seen, but not above
 //	                      those of other hosts. Ops are Refused or Unknown until the new master
 //	                      is found.

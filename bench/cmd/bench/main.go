@@ -6,8 +6,8 @@
 //	go run ./bench/cmd/bench -only local     # one scene
 //
 // Results go to -out as results.json and results.md with pictures. The results of a complete run go
-// to bench/results, and partial or short ones to bench/results/partial. The command needs Go,
-// redis-server and, for the other libraries, their modules.
+// to bench/results, and partial, short or interrupted ones to bench/results/partial. The command needs
+// Go, redis-server and, for the other libraries, their modules.
 package main
 
 import (
@@ -89,7 +89,8 @@ func run() error {
 	for _, s := range scenes {
 		if err := s.Run(e); err != nil {
 			if ctx.Err() != nil {
-				return ctx.Err()
+				e.Report.Note("The run was interrupted in the scene %s.", s.Name)
+				break
 			}
 			e.Report.Fault("%s: %v", s.Name, err)
 			e.Logf("%s: %v", s.Name, err)
@@ -97,11 +98,14 @@ func run() error {
 	}
 	e.Report.NoteOthers()
 	e.Report.Took = time.Since(e.Report.Began)
-	to := resultsDir(*out, root, *short || *only != "")
+	to := resultsDir(*out, root, *short || *only != "" || ctx.Err() != nil)
 	if err := e.Report.Save(to); err != nil {
 		return err
 	}
 	e.Logf("results are in %s", to)
+	if ctx.Err() != nil {
+		return fmt.Errorf("interrupted: %w", ctx.Err())
+	}
 	fmt.Print(e.Report.Markdown())
 	return verdict(e.Report, *strict)
 }
