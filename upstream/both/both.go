@@ -260,6 +260,9 @@ func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 		*k = upstream.Session{No: n.No}
 	}
 	if n.Lost {
+		if i == 1 && s.order != nil {
+			s.order.sessionLost()
+		}
 		lost := upstream.Session{No: n.No + s.known[1-i].No, Lost: true}
 		if n.No == k.No {
 			*k = upstream.Session{No: n.No + 1}

@@ -169,3 +169,44 @@ func TestContains(t *testing.T) {
 		}
 	}
 }
+
+// Rules are never removed, but the new store can lose them: an older copy of its data is restored.
+// A host that knows a rule obeys it nevertheless, and writes it again for other hosts.
+func TestARuleThatTheNewStoreHasLostStillCounts(t *testing.T) {
+	m := new(memory)
+	old, new := &order{note: m}, &order{note: m, epoch: 1000}
+	for _, o := range []*order{old, new} {
+		if err := o.cover(t.Context(), []Keys{{}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	base := func(o *order, g bases) uint64 {
+		t.Helper()
+		b, errs := o.decide(t.Context(), []bases{g})
+		if errs[0] != nil {
+			t.Fatal(errs[0])
+		}
+		return b[0]
+	}
+	if b := base(old, bases{"k", 5, 5}); b != 1005 {
+		t.Fatalf("base %d", b)
+	}
+	restored := memory{text: []byte(`{"moving":[{"prefix":""}]}`), version: 1}
+	*m = restored
+	if b := base(old, bases{"k", 6, 6}); b != 1006 {
+		t.Errorf("base %d after 1005", b)
+	}
+	if b := base(&order{note: m}, bases{"k", 7, 7}); b != 1007 {
+		t.Errorf("base %d after 1006", b)
+	}
+
+	// A host writes its own rule again when its session is lost, even if it needs no other rule.
+	*m = restored
+	(&Store{order: new}).learn(1, upstream.Session{No: 1, Lost: true})
+	if err := new.settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if b := base(&order{note: m}, bases{"k", 8, 8}); b != 1008 {
+		t.Errorf("base %d after 1007", b)
+	}
+}

@@ -206,20 +206,20 @@ func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 	return add
 }
 
-// declare adds to the note the rules that missing returns for the present ones. It returns all
-// rules.
+// declare adds to the note the rules that missing returns for the present ones, and the known rules
+// that the new store has lost. It returns all rules.
 func (o *order) declare(ctx context.Context, missing func([]rule) []rule) ([]rule, error) {
 	for {
 		rules, version, err := readNote(ctx, o.note)
 		if err != nil {
 			return nil, err
 		}
+		lost := o.lostRules(rules, version)
+		rules = append(rules, lost...)
 		add := missing(rules)
-		if len(add) == 0 {
+		if len(lost)+len(add) == 0 {
 			o.mu.Lock()
-			if version > o.version {
-				o.rules, o.version = rules, version
-			}
+			o.rules, o.version = rules, version
 			o.mu.Unlock()
 			return rules, nil
 		}
@@ -233,6 +233,31 @@ func (o *order) declare(ctx context.Context, missing func([]rule) []rule) ([]rul
 			return rules, nil // the next read returns them with their version
 		}
 	}
+}
+
+// lostRules returns the known rules that the note of that version does not have. It may have lost
+// them, because rules are never removed. Otherwise the note was read before they were written.
+func (o *order) lostRules(rules []rule, version int64) (lost []rule) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if version == o.version {
+		return nil
+	}
+	for _, k := range o.rules {
+		if !slices.ContainsFunc(rules, func(r rule) bool {
+			return r.Epoch == k.Epoch && r.equal(k.Keys)
+		}) {
+			lost = append(lost, k)
+		}
+	}
+	return lost
+}
+
+// sessionLost notes that the new store may have lost the note.
+func (o *order) sessionLost() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.declared, o.pending = nil, o.keys
 }
 
 // bases has the bases of an acquire that both stores have granted.
