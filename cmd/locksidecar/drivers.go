@@ -39,7 +39,7 @@ func checkReserved(prefix string) func(key string) error {
 	}
 }
 
-const plainLockers = "a plain SET … NX PX on it excludes us, and we it"
+const plainLockers = "a plain SET … NX PX on it and this lock exclude each other"
 
 // open opens a store with the functions of its driver.
 func open[C any, S upstream.Store](ctx context.Context, o opening, cfg C,
@@ -128,7 +128,7 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "linearizable",
 		"all hosts that use this ZooKeeper and path"
 	p.there = func(key string) string {
-		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
+		return cfg.Name(key) + " (Curator's InterProcessMutex on it and this lock exclude each other)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		cfg.Options = o.options(p.place)

@@ -24,7 +24,7 @@ func planEtcd(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "linearizable",
 		"all hosts that use this etcd and prefix"
 	p.there = func(key string) string {
-		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
+		return cfg.Name(key) + " (etcdctl lock or concurrency.Mutex on it and this lock exclude each other)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		cfg.Options = o.options(p.place)

@@ -62,7 +62,11 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	if err != nil {
 		j.unused = true
 		j.release(ctx)
-		return &exitError{code: run.StartCode(err), err: err}
+		code := run.StartCode(err)
+		if code == run.CodeNotFound && strings.Contains(j.command[0], " ") {
+			err = fmt.Errorf("%w; CMD runs without a shell, but -- sh -c '…' uses one", err)
+		}
+		return &exitError{code: code, err: err}
 	}
 	s := supervise(ctx, j, p)
 	if !s.lost {
