@@ -220,9 +220,14 @@ func lockState(socket, path string) (*os.File, error) {
 		}
 		if served(socket) || time.Now().After(end) {
 			_ = f.Close()
-			return nil, exit(exitTryAgain, "%w: %s", daemon.ErrInUse, socket)
+			return nil, inUse(fmt.Errorf("%w: %s", daemon.ErrInUse, socket))
 		}
 	}
+}
+
+// inUse adds advice to an error that wraps daemon.ErrInUse.
+func inUse(err error) error {
+	return exit(exitTryAgain, "%w; to replace it, use serve --takeover", err)
 }
 
 // served reports whether a process listens on a socket.
@@ -243,7 +248,9 @@ func listenExit(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, daemon.ErrInUse), errors.Is(err, takeover.ErrLeft):
+	case errors.Is(err, daemon.ErrInUse):
+		return inUse(err)
+	case errors.Is(err, takeover.ErrLeft):
 		return &exitError{code: exitTryAgain, err: err}
 	case errors.Is(err, admin.ErrListen):
 		return &exitError{code: exitCannotMake, err: err}
