@@ -11,8 +11,9 @@
 // A lease can be in the file, too, with its end. Then it outlasts the daemon: see keep.go.
 //
 // Fence bases are max(previous + 1, floor + 1, wall clock in µs). They stay below a limit in the
-// same file, which is a minute ahead. After a restart they begin at that limit. So they rise even
-// if the wall clock was set back.
+// same file, which is ahead of them by the session's TTL. After a restart they begin at that limit.
+// So they rise even if the wall clock was set back. When the first one is granted after a crash, W
+// has passed, and so has the limit: the bases are not ahead of the clock.
 //
 // Only one daemon at a time may use a state file. The daemon's lock file ensures this.
 //

@@ -344,8 +344,12 @@ func TestGrantsNeverOutliveWhatTheFileSays(t *testing.T) {
 					t.Errorf("%s is granted while it is held", key)
 				}
 				if i%5 == 0 {
-					if at := readState(t, path); clock() < res[0].Session && at.Until < res[0].Session {
+					at := readState(t, path)
+					if clock() < res[0].Session && at.Until < res[0].Session {
 						t.Errorf("granted until %d, the file says %d", res[0].Session, at.Until)
+					}
+					if at.Limit <= res[0].Base {
+						t.Errorf("granted base %d, the limit in the file is %d", res[0].Base, at.Limit)
 					}
 					time.Sleep(time.Millisecond)
 				}

@@ -147,6 +147,49 @@ func TestBasesRiseAcrossRestartsAndSteppingClocks(t *testing.T) {
 	})
 }
 
+func TestBasesAreNotAheadOfTheClockAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "state")
+		begin := time.Now()
+		start := func() *store {
+			s, err := embedded.Open(embedded.Options{Path: path, Session: 9 * time.Second,
+				Clock: func() int64 { return int64(time.Since(begin)) + 1 }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return &store{T: t, Store: s}
+		}
+		// restart returns another store on the file as it is now.
+		restart := func(s *store) *store {
+			file, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.close()
+			if err := os.WriteFile(path, file, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return start()
+		}
+		s, last := start(), uint64(0)
+		for _, held := range []bool{true, false, true, true, false, false} {
+			tok, r := s.take("k")
+			if ahead := int64(r.Base) - time.Now().UnixMicro(); ahead > 1 || r.Base <= last {
+				t.Errorf("base %d after %d is %d µs ahead of the clock", r.Base, last, ahead)
+			}
+			last = r.Base
+			if !held {
+				s.want(s.do(cache.OpRelease, "k", tok), cache.Done)
+				time.Sleep(4 * time.Second) // the session ends
+			}
+			until := readState(t, path).Until
+			s = restart(s)
+			time.Sleep(max(0, time.Duration(until)-time.Since(begin)))
+		}
+		s.close()
+	})
+}
+
 func TestAFileThatCannotBeWrittenRefusesGrantsAndNothingElse(t *testing.T) {
 	onMachine(t, func(t *testing.T, m *machine) {
 		s := m.start()

@@ -13,12 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-const (
-	maxLimit = cache.MaxBase + 1
-	// reserve is how far the limit in the file is ahead of the bases in use. A base is a µs of the
-	// wall clock, so the limit alone costs one write per minute.
-	reserve = 60_000_000
-)
+const maxLimit = cache.MaxBase + 1
 
 // session is the daemon's session at this store: its deadline W and the fence bases.
 type session struct {
@@ -118,6 +113,12 @@ func (n *session) nextBase(floor uint64) uint64 {
 	}
 }
 
+// reserve returns how far the limit in the file is ahead of the bases in use. A base is a µs of the
+// wall clock, so the limit needs no more writes than the deadline. When the deadline has passed, the
+// clock is past the limit. So the bases after a restart are not ahead of the clock. If they were,
+// keys that move to a store of several hosts would take them along, and lift all fences there.
+func (n *session) reserve() uint64 { return uint64(n.ttl.Microseconds()) }
+
 // advance extends the session's deadline and the limit. It publishes the deadline once it is in the
 // file. If onlyHeld is true and there are no leases, it removes the deadline instead.
 func (s *Store) advance(floor uint64, onlyHeld bool) error {
@@ -135,13 +136,13 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 		return n.retire()
 	}
 	used := max(n.base.Load(), floor, uint64(max(n.wall().UnixMicro(), 0)))
-	if n.until.Load()-now > 2*int64(n.ttl)/3 && used+reserve/2 < n.limit.Load() {
+	if n.until.Load()-now > 2*int64(n.ttl)/3 && used+n.reserve()/2 < n.limit.Load() {
 		return nil // a concurrent call has just done it
 	}
 	if used >= maxLimit-2 {
 		return fmt.Errorf("fence bases are used up at %d", used)
 	}
-	until, limit := now+int64(n.ttl), max(n.limit.Load(), min(used+reserve, maxLimit))
+	until, limit := now+int64(n.ttl), max(n.limit.Load(), min(used+n.reserve(), maxLimit))
 	if err := n.write(until, limit); err != nil {
 		return err
 	}
@@ -152,19 +153,21 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 	return nil
 }
 
-// retire removes the deadline if there are no leases. The caller holds io.
+// retire removes the deadline if there are no leases. It also lowers the limit, so that the bases
+// after a restart follow without a gap. The caller holds io.
 func (n *session) retire() error {
 	until := n.until.Load()
 	if until == 0 {
 		return nil
 	}
-	// A grant first counts itself in held and then reads until for the last time. So either held
-	// has it below, or it sees this 0.
+	// A grant takes its base, then counts itself in held, and then reads until for the last time. So
+	// either held has it below, or it sees this 0. And base is at least that of each earlier grant.
 	n.until.Store(0)
 	if n.held.Load() != 0 {
 		n.until.Store(until)
 		return nil
 	}
+	n.limit.Store(n.base.Load() + 1) // the next grant has to advance it, because until is 0
 	return n.write(0, n.limit.Load())
 }
 
