@@ -102,11 +102,17 @@ A program that needs a lock runs under it, or uses a client library:
 	return root
 }
 
-// knownTopics makes help refuse the name of a command that does not exist.
+// knownTopics makes help refuse the name of a command that does not exist, and completion the name
+// of a shell that it does not know.
 func knownTopics(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
-		if c.Name() == "help" {
+		switch c.Name() {
+		case "completion":
+			c.Args = unknownCommand
+			c.RunE = func(c *cobra.Command, _ []string) error { return c.Help() }
+		case "help":
 			c.Args = func(_ *cobra.Command, args []string) error {
 				found, rest, err := root.Find(args)
 				if err != nil {
