@@ -32,3 +32,18 @@ func TestAnOlderCopyWhoseTransactionIDsAreNotBehindLosesTheSession(t *testing.T)
 		return r.Status == cache.Granted && r.Base > base
 	})
 }
+
+// The session's own node shows whether the server has lost data. But anybody may delete it.
+func TestASessionWithoutItsOwnNodeContinues(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t)
+	p := newPeer(t, srv.URL())
+	held, _ := p.take("held", cache.Exclusive)
+	del(t, srv.Admin(), "/.locksidecar", 0)
+	srv.Restart()
+	p.eventually("it is renewed", func() bool { return p.renew("held", held).Status == cache.Done })
+	if r := p.want(p.renew("held", held), cache.Done); r.SessionNo != 1 {
+		t.Errorf("it is session %d", r.SessionNo)
+	}
+	p.take("other", cache.Exclusive)
+}

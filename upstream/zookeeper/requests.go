@@ -166,9 +166,9 @@ func (se *session) confirm(ctx context.Context) error {
 	w := se.wire
 	se.mu.Unlock()
 	if w != nil && !w.confirmed.Load() && se.stamped.Load() != nil {
-		if _, err := se.stampedMulti(ctx, nil); err != errNoNode {
+		if _, err := se.stampedMulti(ctx, nil); outcome(err) != driverkit.Refused {
 			return err
-		}
+		} // somebody has deleted the node
 	}
 	_, err := se.multi(ctx, &zk.CheckVersionRequest{Path: se.store.root(), Version: -1})
 	return err
