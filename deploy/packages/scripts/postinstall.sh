@@ -1,6 +1,6 @@
 #!/bin/sh
-# The group and the directory; what runs goes on as it is, and takes its time to be
-# replaced by whoever knows when (README.md of deploy/).
+# Makes the group and the directory. A running daemon continues to run; the administrator replaces
+# it later (docs/operate/upgrade.md).
 set -e
 if command -v systemd-sysusers >/dev/null; then
 	systemd-sysusers locksidecar.conf

@@ -1,5 +1,5 @@
 #!/bin/sh
-# $1 is "remove" (deb) or 0 (rpm) when it goes for good, not when another comes.
+# $1 is "remove" (deb) or 0 (rpm) if the package is removed, and another word if it is upgraded.
 set -e
 case "$1" in
 remove | 0)
