@@ -269,10 +269,9 @@ func (s *Store) combine(r *upstream.Result, op *upstream.Op, a, b *upstream.Resu
 
 // The bounds of raise's search for a base that both stores give to a permit.
 const (
-	maxRaises = 9 // rounds per permit
-	// headway is how far the first base is ahead of both stores' counters. Each later one is twice
-	// as far ahead.
-	headway = 100_000
+	maxRaises  = 8       // attempts for all permits, and for each semaphore
+	minHeadway = 16      // of a request to the new store
+	maxHeadway = 1 << 19 // the same
 )
 
 // raise raises the old store's counter to the bases that are about to be granted. The counter may
@@ -280,35 +279,97 @@ const (
 // permits in the meantime. So a permit's base must be one that both stores have given for this
 // batch. Until there is such a base, raise requests a base from the new store that is ahead of both
 // counters, and then the same base from the old store.
-func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (err error) {
-	for round := 0; len(p.ops) > 0; round++ {
-		at := []upstream.Store{s.old, s.new}[round%2]
-		ahead := uint64(0)
-		if at == s.new {
-			ahead = headway << (round / 2)
+//
+// One store may count all keys together, and the other one the keys of each slot. Then they give
+// the same bases only to the permits of one semaphore. So once an attempt has found bases for some
+// permits and not for all, raise continues with one semaphore at a time.
+func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) error {
+	r := raising{Store: s, results: results}
+	began := s.wall()
+	p = r.ask(ctx, s.old, p, 0)
+	r.took = 2 * max(s.wall()-began, 0)
+	for n := 0; n < maxRaises && len(p.ops) > 0; n++ {
+		left := r.attempt(ctx, p)
+		some := len(left.ops) < len(p.ops)
+		if p = left; some {
+			break
 		}
-		given := p.level(results, ahead)
-		err = errors.Join(err, p.run(ctx, at))
-		var next step
-		for n, i := range p.at {
-			op, r := p.ops[n], p.results[n]
-			switch {
-			case r.Status != cache.Done:
-				results[i] = unknown("raise the fence: %w", reason(r))
-			case op.Mode != cache.Permit:
-			case given[keyBase{op.Key, r.Base}]:
-				results[i].Base = r.Base
-			case round == maxRaises-1:
-				results[i] = unknown("%w: other hosts get permits so fast that no base is found "+
-					"which neither store has given", ErrFences)
-			default:
-				results[i].Base = r.Base
-				next.add(i, op)
+	}
+	for len(p.ops) > 0 {
+		one, others := p.cutKey()
+		for n := 0; n < maxRaises && len(one.ops) > 0; n++ {
+			one = r.attempt(ctx, one)
+		}
+		for _, i := range one.at {
+			results[i] = unknown("%w: other hosts get permits so fast that no base is found "+
+				"which neither store has given", ErrFences)
+		}
+		p = others
+	}
+	return r.err
+}
+
+// raising is one raise.
+type raising struct {
+	*Store
+	results []upstream.Result
+	highest uint64 // base of a permit so far
+	took    int64  // about the time of an attempt, in µs
+	failed  int    // attempts in a row that have found no base
+	err     error
+}
+
+// attempt requests bases from the new store that are ahead of both counters, and then the same
+// bases from the old store. It returns the permits that have none yet.
+func (r *raising) attempt(ctx context.Context, p *step) (left *step) {
+	began := r.wall()
+	left = r.ask(ctx, r.old, r.ask(ctx, r.new, p, r.headway(began)), 0)
+	r.took = max(r.wall()-began, 0)
+	r.failed++
+	if len(left.ops) < len(p.ops) {
+		r.failed = 0
+	}
+	return left
+}
+
+// headway returns how far the next bases are to be ahead of all bases so far. The old store's
+// counter must not reach them meanwhile. A counter at the clock moves by one each µs, so they must
+// be ahead of the clock by the time of an attempt. A counter ahead of the clock moves by one each
+// grant, so a few more are enough. A larger headway would put the counters further ahead with each
+// batch, and fences would fall by as much if a store lost its counter. If our clock is ahead of the
+// servers', the counters get ahead by as much, but slowly. If it is behind, the headway grows after
+// two failures.
+func (r *raising) headway(now int64) uint64 {
+	few := min(int64(minHeadway)<<(3*min(max(r.failed-1, 0), 5)), maxHeadway)
+	took := min(r.took, maxHeadway/4)
+	return uint64(max(few, min(now+2*took-int64(r.highest), 4*took)))
+}
+
+// ask requests new bases from the store st. They are to be the bases that the other store has given
+// or, if ahead is not 0, ahead of all bases so far. ask returns the permits whose bases are not
+// among those that the other store has given.
+func (r *raising) ask(ctx context.Context, st upstream.Store, p *step, ahead uint64) *step {
+	var left step
+	if len(p.ops) == 0 {
+		return &left
+	}
+	given := r.level(p, ahead)
+	r.err = errors.Join(r.err, p.run(ctx, st))
+	for n, i := range p.at {
+		op, got := p.ops[n], p.results[n]
+		if got.Status != cache.Done {
+			r.results[i] = unknown("raise the fence: %w", reason(got))
+			continue
+		}
+		if op.Mode == cache.Permit {
+			r.results[i].Base = got.Base
+			r.highest = max(r.highest, got.Base)
+			if !given[keyBase{op.Key, got.Base}] {
+				left.add(i, op)
 			}
 		}
-		p = &next
 	}
-	return err
+	return &left
 }
 
 // keyBase is a fence base of a key.
@@ -318,21 +379,20 @@ type keyBase struct {
 }
 
 // level sets the floors of the permits of p, so that the store gives them the same bases as the
-// other store. If ahead is not 0, the bases are to be ahead of the largest of these. Within a
-// batch, a store counts up from the largest floor. level returns the bases that the other store has
-// given.
-func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
-	given, lowest, highest := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
+// other store. If ahead is not 0, the bases are to be ahead of all bases so far. Within a batch, a
+// store counts up from the largest floor. level returns the bases that the other store has given.
+func (r *raising) level(p *step, ahead uint64) map[keyBase]bool {
+	given, lowest := make(map[keyBase]bool), uint64(math.MaxUint64)
 	for n, i := range p.at {
 		if p.ops[n].Mode == cache.Permit {
-			b := results[i].Base
+			b := r.results[i].Base
 			given[keyBase{p.ops[n].Key, b}] = true
-			lowest, highest = min(lowest, b), max(highest, b)
+			lowest, r.highest = min(lowest, b), max(r.highest, b)
 		}
 	}
 	floor := lowest - 1
 	if ahead > 0 {
-		floor = highest + ahead
+		floor = r.highest + ahead
 	}
 	for n := range p.ops {
 		if p.ops[n].Mode == cache.Permit {
@@ -340,6 +400,19 @@ func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
 		}
 	}
 	return given
+}
+
+// cutKey divides p into the ops of its first key and the others.
+func (p *step) cutKey() (first, others *step) {
+	first, others = new(step), new(step)
+	for n, i := range p.at {
+		if p.ops[n].Key == p.ops[0].Key {
+			first.add(i, p.ops[n])
+		} else {
+			others.add(i, p.ops[n])
+		}
+	}
+	return first, others
 }
 
 // undo withdraws tokens that only one store has granted or queued. If a store does not answer, the

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -26,6 +27,7 @@ type Store struct {
 	order     *order  // decides fences; nil if the new store's bases can be raised
 	hints     driverkit.Hints
 	sessions  chan upstream.Session
+	wall      func() int64 // wall clock in µs
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
@@ -83,6 +85,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 		info:      pairInfo(a, b),
 		sessional: [2]bool{a.Session > 0, b.Session > 0},
 		hints:     driverkit.NewHints(1024),
+		wall:      func() int64 { return time.Now().UnixMicro() },
 		tokens:    make(map[token]tokenState),
 	}
 	if !b.Rebase {
@@ -108,6 +111,10 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 	}
 	return s, nil
 }
+
+// SetWall replaces the wall clock, in µs, by which the pair chooses bases of permits. That is for
+// simulations. It must be called before s is used.
+func (s *Store) SetWall(wall func() int64) { s.wall = wall }
 
 // pairInfo returns the properties of a pair of an old store a and a new store b.
 func pairInfo(a, b upstream.Info) upstream.Info {

@@ -36,6 +36,7 @@ func TestTheStateOfAPairIsComplete(t *testing.T) {
 			"upstream.Session.TTL": "the same",
 			"both.Store.stop":      "each process has its own",
 			"both.Store.wg":        "each process has its own",
+			"both.Store.wall":      "each process has its own",
 		},
 	}.Check(t)
 }

@@ -43,7 +43,8 @@
 // Permits need more. Other hosts can get permits from one of the stores in the meantime, and no two
 // permits may have the same base. So both stores must have given a permit's base. If the old
 // store's counter is past the base already, the pair requests a base from the new store that is
-// ahead of both counters. Then it requests the same base from the old store.
+// ahead of both counters. Then it requests the same base from the old store. It keeps the counters
+// near the clocks, or else fences would fall when a store loses its counter.
 //
 // # Fences in the new store's own order
 //

@@ -114,9 +114,9 @@ func (n *session) nextBase(floor uint64) uint64 {
 }
 
 // reserve returns how far the limit in the file is ahead of the bases in use. A base is a µs of the
-// wall clock, so the limit needs no more writes than the deadline. When the deadline has passed, the
-// clock is past the limit. So the bases after a restart are not ahead of the clock. If they were,
-// keys that move to a store of several hosts would take them along, and lift all fences there.
+// wall clock, so the limit needs no more writes than the deadline. When the deadline has passed,
+// the clock is past the limit. So the bases after a restart are not ahead of the clock. If they
+// were, keys that move to a store of several hosts would raise all fences there.
 func (n *session) reserve() uint64 { return uint64(n.ttl.Microseconds()) }
 
 // advance extends the session's deadline and the limit. It publishes the deadline once it is in the

@@ -143,10 +143,11 @@
 //	                      fences, even if the new master's clock is behind. A daemon that never
 //	                      saw the old master (started or restarted since) can give smaller ones
 //	                      for as long as the clocks differ. Where the old master's fences were
-//	                      ahead of its clock (raised by fence_epoch, or the clock was set back),
-//	                      the new ones are above all that this daemon has seen, but not above
-//	                      those of other hosts. Ops are Refused or Unknown until the new master
-//	                      is found.
+//	                      ahead of its clock (raised by fence_epoch or another store's bases, or
+//	                      the clock was set back), the new ones are above all that this daemon
+//	                      has seen, but not above those of other hosts. The same applies to a
+//	                      server that was restarted or flushed. Ops are Refused or Unknown until
+//	                      the new master is found.
 //	sentinels disagree    the latest by its epoch counts. Sentinels that lag do not lead back to an
 //	                      old master, which may claim to be one for some seconds more.
 //	no sentinel answers   existing connections continue to work; without one, ops are Refused.

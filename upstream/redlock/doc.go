@@ -81,8 +81,11 @@
 // tokens are never on a node together. Y's token came last, because otherwise Y would have held
 // before X. So that node's counter was at B or above when it granted Y. Its base for Y is larger
 // than B, and Y's base is no smaller than that. If the node has forgotten its counter, its TIME
-// must be larger than B. A node that restarted has waited for the longest TTL since, so this is
-// true while the clocks of the nodes differ by less than that.
+// must be larger than B. A node that restarted has waited for the longest TTL since. So this is
+// true while the clocks of the nodes differ, and B is ahead of them, by less than that together.
+// Bases are ahead if a fence_epoch or another store's bases have raised them. If they are further
+// ahead, fences can fall once a majority has restarted: a daemon knows what it has seen of each
+// node, but not what other hosts have seen.
 //
 // # Restarts
 //

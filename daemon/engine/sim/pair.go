@@ -133,6 +133,7 @@ func (l *link) openPair() (err error) {
 	}
 	l.pair = p
 	if p.both, err = both.New(members[0], members[1], l.s.epoch); err == nil {
+		p.both.SetWall(func() int64 { return l.s.leaves[0].clock() / us })
 		p.both.CoverLater([]both.Keys{{}}) // all
 		p.cover(l)
 	}
