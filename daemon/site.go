@@ -13,6 +13,10 @@ var (
 	ErrSocket = listen.ErrSocket
 )
 
+// CheckPath returns an error if there is something at the path of the socket that is neither a
+// socket nor a link.
+func CheckPath(path string) error { return listen.CheckPath(path) }
+
 // site has the sockets with which a daemon serves, and the lock file of the socket.
 type site struct {
 	takeover.Sockets // Admin has only the admin listeners that another process has passed on

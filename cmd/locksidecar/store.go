@@ -156,6 +156,9 @@ func unreachable(err error) bool {
 // openEmbedded opens the embedded store. Only one daemon may have its state file open at a time. A
 // daemon keeps the file open for longer than the socket, so the file has its own lock.
 func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
+	if err := daemon.CheckPath(socket); err != nil {
+		return nil, &exitError{code: exitCannotMake, err: err}
+	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, exit(exitCannotMake, "make the socket's directory: %w", elsewhere(err))
 	}

@@ -26,6 +26,9 @@ var (
 // that file is closed. Lock makes the socket's directory if it does not exist, and refuses a
 // directory in which other users could replace the socket.
 func Lock(path string) (*os.File, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
 	if err := checkDir(filepath.Dir(path)); err != nil {
 		return nil, socketError(path, err)
 	}
@@ -41,6 +44,19 @@ func Lock(path string) (*os.File, error) {
 		return nil, socketError(path, err)
 	}
 	return lock, nil
+}
+
+// CheckPath returns an error if there is something at path that is neither a socket nor a link.
+// Nothing may be made beside it: /etc/passwd.lock would keep programs from changing /etc/passwd.
+func CheckPath(path string) error {
+	if st, err := os.Lstat(path); err == nil && st.Mode()&(fs.ModeSocket|fs.ModeSymlink) == 0 {
+		return notSocket(path)
+	}
+	return nil
+}
+
+func notSocket(path string) error {
+	return fmt.Errorf("%w: %s is there and not a socket", ErrSocket, path)
 }
 
 // Unix makes a socket. The group is a name or a number; the process's own when empty. Unix replaces
@@ -104,7 +120,7 @@ func clearStale(path string) error {
 		return fmt.Errorf("%w: %w", ErrSocket, err)
 	}
 	if st.Mode()&fs.ModeSocket == 0 {
-		return fmt.Errorf("%w: %s is there and not a socket", ErrSocket, path)
+		return notSocket(path)
 	}
 	c, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
