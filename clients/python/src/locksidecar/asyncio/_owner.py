@@ -7,13 +7,13 @@ import contextlib
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
-from .._errors import LockError, LostError
+from .._errors import LostError
 from .._handle import H, Handle
-from .._hold import Hold, Holds, Who
-from ._conn import Conn
+from .._hold import Who
 
 R = TypeVar("R")
 S = TypeVar("S", bound="Owned[Any]")
@@ -33,7 +33,45 @@ class Owned(Handle[H]):
         """
         if sys.version_info < (3, 11):
             raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
-        return Guard(self)
+        return Guard(self._guarded())
+
+    @contextlib.asynccontextmanager
+    async def _guarded(self: S) -> AsyncIterator[S]:
+        """Run the body of a guard.
+
+        Cancellations are counted, as asyncio.timeout does it. This takes back its own cancellation, and raises
+        LostError instead, but only if nothing else has cancelled the task.
+        """
+        task: Any = asyncio.current_task()
+        lock: Any = self
+        if task is None:
+            raise RuntimeError("a guard needs a task")
+        self._client._here()
+        self._client._notifier.start()
+        inside, why = True, None
+
+        def lost(e: LostError) -> None:
+            nonlocal why
+            if inside and why is None:
+                why = e
+                task.cancel(str(e))
+
+        async with lock:
+            hold, before = self._mine(), task.cancelling()
+            if not hold.conn.adopt(hold, lost):
+                raise hold.loss(hold.lost or "silence")
+            hold.conn.watch(hold)
+            cancelled = None
+            try:
+                yield self
+            except asyncio.CancelledError as e:
+                cancelled = e
+                raise
+            finally:
+                inside = False
+                hold.conn.disown(hold, lost)
+                if why is not None and task.uncancel() <= before and cancelled is not None:
+                    raise why from cancelled
 
     def _who(self) -> Who:
         """Return the calling owner."""
@@ -57,59 +95,17 @@ class Owned(Handle[H]):
 
 
 class Guard(Generic[S]):
-    """``async with lock.guard() as held:``, made by Lock.guard. It is used once.
+    """``async with lock.guard() as held:``, made by Lock.guard. It is used once."""
 
-    Cancellations are counted, as asyncio.timeout does it. This takes back its own cancellation, and raises LostError
-    instead, but only if nothing else has cancelled the task.
-    """
-
-    def __init__(self, lock: S) -> None:
-        self._lock: Any = lock
-        self._task: asyncio.Task[Any] | None = None  # while the body runs
-        self._before = 0  # number of cancellations that were requested before
-        self._why: LostError | None = None  # the reason for the cancellation by this guard
+    def __init__(self, scope: AbstractAsyncContextManager[S]) -> None:
+        self._scope = scope
         self._used = False
-        self._hold: Hold[Conn] | Holds[Conn]
 
     async def __aenter__(self) -> S:
         if self._used:
             raise RuntimeError("a guard is used once; make another one")
         self._used = True
-        task = asyncio.current_task()
-        lock = self._lock
-        if task is None:
-            raise RuntimeError("a guard needs a task")
-        lock._client._here()
-        lock._client._notifier.start()
-        await lock.__aenter__()
-        self._hold = lock._mine()
-        if sys.version_info >= (3, 11):
-            self._before = task.cancelling()
-        self._task = task
-        if not self._hold.conn.adopt(self._hold, self._lost):
-            self._task = None
-            with contextlib.suppress(LockError):
-                await lock.release()
-            raise self._hold.loss(self._hold.lost or "silence")
-        self._hold.conn.watch(self._hold)
-        return self._lock  # type: ignore[no-any-return]
+        return await self._scope.__aenter__()
 
-    def _lost(self, why: LostError) -> None:
-        if self._task is not None and self._why is None:
-            self._why = why
-            self._task.cancel(str(why))
-
-    async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
-        task, self._task = self._task, None  # from here on nothing is cancelled
-        hold = self._hold
-        hold.conn.disown(hold, self._lost)
-        ours = False
-        if sys.version_info >= (3, 11) and self._why is not None and task is not None:
-            ours = task.uncancel() <= self._before and isinstance(body, asyncio.CancelledError)
-        if not ours:
-            await self._lock.__aexit__(kind, body, trace)
-            return
-        with contextlib.suppress(LockError):  # the loss is raised below instead
-            await self._lock.release()
-        assert self._why is not None
-        raise self._why from body
+    async def __aexit__(self, *body: Any) -> None:
+        await self._scope.__aexit__(*body)
