@@ -178,7 +178,7 @@ class Conn(Session):
         if c.error is not None:
             raise c.error
 
-    async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
+    async def settled(self, hold: Hold | Holds, limit: float | None) -> None:
         while self.dead is None and (cancel := self.unsettled(hold)) is not None:
             if limit is not None and time.monotonic() >= limit:
                 raise self.silent()

@@ -34,7 +34,7 @@ from ._session import Session
 from ._table import Before, Held, OnLost
 
 Owner = int | Literal["handle"] | None
-H = TypeVar("H", Hold[Any], Holds[Any])
+H = TypeVar("H", Hold, Holds)
 R = TypeVar("R")
 
 SWEEP: Final = 64  # owners of a handle before it first forgets those that have ended
@@ -423,7 +423,7 @@ class Handle(ABC, Generic[H]):
             self._held.pop(who, None)
 
 
-class One(Handle[Hold[Any]]):
+class One(Handle[Hold]):
     """A handle by which an owner has one hold at a time: of a lock, or of a permit."""
 
     def __init__(self, client: Any, key: str, *terms: Any, **more: Any) -> None:
@@ -445,10 +445,10 @@ class One(Handle[Hold[Any]]):
         """
         return self._mine().fence
 
-    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold:
         return Hold(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by, self._hold_for)
 
-    def _of(self, who: Who) -> Hold[Any] | None:
+    def _of(self, who: Who) -> Hold | None:
         hold = self._held.get(who)
         if hold is not None and not done(hold):
             return hold
@@ -456,11 +456,11 @@ class One(Handle[Hold[Any]]):
         named = isinstance(who, int) and not self._one
         return next(iter(self._client._known.holds(self._key, who)), None) if named else None
 
-    def _kept(self) -> Hold[Any] | None:
+    def _kept(self) -> Hold | None:
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
         return None if self._owner is None else self._held.get(self._owner)
 
-    async def _released(self, hold: Hold[Any], calls: list[Call]) -> None:
+    async def _released(self, hold: Hold, calls: list[Call]) -> None:
         await self._answers(hold, calls)
         if calls:
             check(hold, calls[-1].reply)
@@ -538,7 +538,7 @@ def leaks(hold: Held) -> bool:
     return hold.count > 0 and hold.conn.dead is None and any(not each.over and not each.end for each in hold.each)
 
 
-def check(hold: Hold[Any], reply: w.Message) -> None:
+def check(hold: Hold, reply: w.Message) -> None:
     """Raise the error of a reply to a request about a hold, unless it is a success."""
     if reply[0] == w.NOT_HELD:
         raise hold.loss(hold.lost or "gone")

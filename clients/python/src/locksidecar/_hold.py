@@ -8,15 +8,10 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, cast
 
 from . import _wire as w
 from ._errors import LockError, LostError
-
-if TYPE_CHECKING:
-    from ._session import Session
-
-C = TypeVar("C", bound="Session")
 
 # An owner of locks: a thread, a task, or a number. A weakref does not keep a thread or task alive. Unlike an id, it
 # is not reused.
@@ -54,13 +49,13 @@ class Origin:
 
 
 @dataclass(eq=False, repr=False)
-class Hold(Generic[C]):
+class Hold:
     """One owner's possession of one key. Its fields are written under the session's mu.
 
     What a new hold has is in the class, so that the common case need not run __init__.
     """
 
-    conn: C
+    conn: Any
     key: str
     owner: int
     shared: bool = False
@@ -72,7 +67,7 @@ class Hold(Generic[C]):
     keys: tuple[str, ...] = ()  # until its grant says which one of several it is of; before, it is not in Owners
     wake: Callable[[], object] | None = None  # called at once with the answer to its acquire, and when it is lost
     tell: tuple[Callable[[LostError], object], ...] = ()  # told when it is lost
-    groups: tuple[Holds[C], ...] = ()  # that it belongs to, and that are told, too
+    groups: tuple[Holds, ...] = ()  # that it belongs to, and that are told, too
     keeps: object = None  # kept alive as long as the hold is in the table
     op = w.ACQUIRE
     opens = False  # its release is to end the keep, too
@@ -90,7 +85,7 @@ class Hold(Generic[C]):
     writes = 0
 
     @property
-    def each(self) -> tuple[Hold[C], ...]:
+    def each(self) -> tuple[Hold, ...]:
         """This hold alone, as Holds has one of each key; or those that it may become."""
         if not self.keys:
             return (self,)
@@ -121,15 +116,15 @@ class Hold(Generic[C]):
 
 
 @dataclass(eq=False, repr=False)
-class Holds(Generic[C]):
+class Holds:
     """The result of one acquire-many: a hold of each key, valid only while all of them are.
 
     It has one count of each hold, and its own count of how often its owner has acquired all of them.
     """
 
-    conn: C
+    conn: Any
     owner: int
-    each: tuple[Hold[C], ...]  # in the order of the request
+    each: tuple[Hold, ...]  # in the order of the request
     count: int = 0
     tell: tuple[Callable[[LostError], object], ...] = ()  # told when the first one is lost
     told: bool = False
@@ -160,7 +155,7 @@ class Holds(Generic[C]):
         first = self._first()
         return "" if first is None else first.lost
 
-    def _first(self) -> Hold[C] | None:
+    def _first(self) -> Hold | None:
         return min((hold for hold in self.each if hold.lost), key=lambda hold: hold.nth, default=None)
 
     def loss(self, reason: str) -> LostError:
@@ -173,7 +168,7 @@ class Holds(Generic[C]):
         return self.conn.dead is None and all(not hold.over and hold.lasts(now) for hold in self.each)
 
 
-def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
+def asks(held: Hold | Holds, wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
     """Return the fields of an acquire."""
     keys: object = held.key
     mode, more = int(held.shared), cast("tuple[object, ...]", (trace,))
@@ -187,7 +182,7 @@ def asks(held: Hold[Any] | Holds[Any], wait: int, ttl: int, flags: int, trace: s
     return keys, held.owner, mode, wait, ttl, flags, *more
 
 
-def lost(hold: Hold[Any] | Holds[Any]) -> str:
+def lost(hold: Hold | Holds) -> str:
     """Return the reason of a hold's loss, also while its connection is ending; empty if it is not lost."""
     return hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
 
@@ -197,7 +192,7 @@ class Call:
     """One request in flight. What a new one has is in the class, as with Hold."""
 
     op: int
-    hold: Hold[Any] | Holds[Any] | None = None
+    hold: Hold | Holds | None = None
     what: Entries = ()  # of a release: what it releases
     reply: w.Message = ()
     error: LockError | None = None

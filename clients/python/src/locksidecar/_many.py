@@ -15,7 +15,7 @@ from ._handle import Handle, One, done, only, still, sure, sweep
 from ._hold import Call, Hold, Holds, Who
 
 
-class Several(Handle[Holds[Any]]):
+class Several(Handle[Holds]):
     """A handle for several locks that are held together."""
 
     _kind = "locks"
@@ -38,15 +38,15 @@ class Several(Handle[Holds[Any]]):
         """
         return {hold.key: hold.fence for hold in self._mine().each}
 
-    def _request(self, conn: Any, owner: int, who: Who) -> Holds[Any]:
+    def _request(self, conn: Any, owner: int, who: Who) -> Holds:
         terms = self._shared, 0, self._fixed, who, self._by
         return Holds(conn, owner, tuple(Hold(conn, key, owner, *terms) for key in self._keys))
 
-    def _of(self, who: Who) -> Holds[Any] | None:
+    def _of(self, who: Who) -> Holds | None:
         holds = self._held.get(who)
         return holds if holds is not None and holds.count else None
 
-    def _join(self, who: Who, holds: Holds[Any]) -> Holds[Any]:
+    def _join(self, who: Who, holds: Holds) -> Holds:
         # one step for a named owner: if there are two threads, one is first
         kept = self._held.setdefault(who, holds) if isinstance(who, int) else self._held.get(who, holds)
         return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
@@ -56,7 +56,7 @@ class Several(Handle[Holds[Any]]):
         absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
         return *super()._let_go(who, wait, now), absent
 
-    async def _released(self, holds: Holds[Any], calls: list[Call], absent: str = "") -> None:
+    async def _released(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
         await self._answers(holds, calls)
         bad: list[LockError] = []
         for c in calls:
@@ -81,7 +81,7 @@ class Permits(One):
     _kind = "semaphore"
 
     def __init__(self, client: Any, key: str, permits: int, **terms: Any) -> None:
-        self._stacks: dict[Who, list[Hold[Any]]] = {}  # by thread or task, or by the named owner
+        self._stacks: dict[Who, list[Hold]] = {}  # by thread or task, or by the named owner
         self._permits = w.check_int(permits, "the number of permits", 1, w.MAX_PERMITS)
         super().__init__(client, key, **only(terms))
 
@@ -90,7 +90,7 @@ class Permits(One):
         """The number of permits, which this handle sends with each acquire."""
         return self._permits
 
-    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold:
         return Hold(conn, self._key, owner, False, self._permits, fixed=self._fixed)
 
     def _number(self, who: Who) -> int:
@@ -99,22 +99,22 @@ class Permits(One):
     def _check(self, who: Who, waits: bool) -> None:
         """Allow every acquire: each takes another permit."""
 
-    def _reenter(self, who: Who, hold: Hold[Any]) -> bool:
+    def _reenter(self, who: Who, hold: Hold) -> bool:
         return False
 
-    def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[Hold[Any]]:
+    def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[Hold]:
         return [hold for who, stack in list(self._stacks.items()) if which is None or which(who) for hold in stack]
 
-    def _of(self, who: Who) -> Hold[Any] | None:
+    def _of(self, who: Who) -> Hold | None:
         """Return the newest permit of an owner. Another thread may just have released some of them."""
         return next((hold for hold in self._stacks.get(who, [])[::-1] if not done(hold)), None)
 
-    def _keep(self, who: Who, hold: Hold[Any]) -> None:
+    def _keep(self, who: Who, hold: Hold) -> None:
         self._stacks.setdefault(who, []).append(hold)
         if len(self._stacks) >= self._sweep_at:
             self._sweep_at = sweep(self._stacks, lambda stack: all(hold.over for hold in stack))
 
-    def _forget(self, who: Who, hold: Hold[Any]) -> None:
+    def _forget(self, who: Who, hold: Hold) -> None:
         stack = self._stacks.get(who, [])
         with contextlib.suppress(ValueError):  # another thread of the same owner has released it
             stack.remove(hold)
@@ -148,7 +148,7 @@ class OneOf(One):
         """The name of the lock that is held. NotHeld if none is."""
         return self._mine().key
 
-    def _request(self, conn: Any, owner: int, who: Who) -> Hold[Any]:
+    def _request(self, conn: Any, owner: int, who: Who) -> Hold:
         hold = super()._request(conn, owner, who)
         hold.keys, hold.op = self._keys, w.ACQUIRE_ANY
         return hold
@@ -168,7 +168,7 @@ class Side(One):
     def __del__(self) -> None:
         """Do not warn: the other side may still have the hold."""
 
-    def _keep(self, who: Who, hold: Hold[Any]) -> None:
+    def _keep(self, who: Who, hold: Hold) -> None:
         super()._keep(who, hold)
         if self._shared:
             hold.reads += 1

@@ -82,7 +82,7 @@ class Scope(Owned[H]):
         return under_lock
 
 
-class OneLock(Scope[Hold[Any]], One):
+class OneLock(Scope[Hold], One):
     """A handle for one lock."""
 
     def downgrade(self) -> None:
@@ -102,7 +102,7 @@ class OneLock(Scope[Hold[Any]], One):
         return inspection(run(self._client._asked(w.INSPECT, self._key, 0, w.NAMES)))
 
 
-class Locks(Scope[Holds[Any]], Several):
+class Locks(Scope[Holds], Several):
     """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
 
     It is used like a Lock. Its owner is the handle and the thread together, unless an owner was named. If one of the
@@ -115,7 +115,7 @@ class Locks(Scope[Holds[Any]], Several):
         return run(self._changed(self._mine(), w.DOWNGRADE))
 
 
-class Semaphore(Scope[Hold[Any]], Permits):
+class Semaphore(Scope[Hold], Permits):
     """A handle for a semaphore, made by Client.semaphore.
 
     At most its number of permits are held at a time, on all hosts together.
@@ -134,7 +134,7 @@ class Semaphore(Scope[Hold[Any]], Permits):
         return inspection(run(self._client._asked(w.INSPECT, self._key, w.PERMIT, w.NAMES)))
 
 
-class AnyLock(Scope[Hold[Any]], OneOf):
+class AnyLock(Scope[Hold], OneOf):
     """A handle for one of several locks, the one that is free first; made by Client.lock_any.
 
     It is used like a Lock, and ``key`` names the lock that is held. It waits its turn in the queue of each lock, and

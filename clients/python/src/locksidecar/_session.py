@@ -40,7 +40,7 @@ class Session(Table, ABC):
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
-        self._let_gone: dict[tuple[str, int, int], Hold[Any]] = {}  # guarded by mu; to report a failed quiet release
+        self._let_gone: dict[tuple[str, int, int], Hold] = {}  # guarded by mu; to report a failed quiet release
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # the beginning of a message
@@ -163,7 +163,7 @@ class Session(Table, ABC):
         """Make a request whose answer is waited for."""
         return Call(op, hold, what)
 
-    def ask(self, op: int, *fields: object, hold: Hold[Any] | None = None) -> Call:
+    def ask(self, op: int, *fields: object, hold: Hold | None = None) -> Call:
         """Send a request whose answer is waited for."""
         c = self.new_call(op, hold)
         try:
@@ -214,7 +214,7 @@ class Session(Table, ABC):
                 calls.append(make(w.RELEASE_MANY, None, entries))
                 self.send(calls[-1], entries, held.owner, flags)
 
-    def let_gone(self, hold: Hold[Any]) -> None:
+    def let_gone(self, hold: Hold) -> None:
         """Remember the hold of a quiet release, to report its failure. The caller has mu.
 
         Only the last ones are remembered.
@@ -297,7 +297,7 @@ class Session(Table, ABC):
                 self.let_go(each, [])
         self.acknowledge(hold.each)
 
-    def acknowledge(self, holds: Iterable[Hold[Any]]) -> None:
+    def acknowledge(self, holds: Iterable[Hold]) -> None:
         """Report to the daemon each of holds that was unlocked by force and that its owner has released completely.
 
         Until then the daemon keeps the key closed to others. It answers not_held, and no thread waits for that.
@@ -409,7 +409,7 @@ class Session(Table, ABC):
 
     # ---- loss ----
 
-    def lapse(self, holds: Iterable[Hold[Any]], now: int) -> None:
+    def lapse(self, holds: Iterable[Hold], now: int) -> None:
         """End the holds that are past their validity, and release them."""
         with self:
             with self._mu:

@@ -12,7 +12,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from . import _wire as w
 from ._errors import AlreadyHeld, LockError, LostError, ProtocolError
@@ -21,9 +21,9 @@ from ._hold import OWN, Call, Entries, Hold, Holds, Origin, Who, ended, lost
 T = TypeVar("T")
 
 OnLost = Callable[[LostError], object]
-Held = Hold[Any] | Holds[Any]
-Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
-Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
+Held = Hold | Holds
+Before = list[tuple[Hold, int]]  # holds, and how often their owner had acquired them
+Entry = Hold | Call  # of an owner: a hold, perhaps lost, or a waiting acquire
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
 
@@ -42,7 +42,7 @@ class Owners:
         self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP
 
-    def holds(self, key: str, who: Who) -> list[Hold[Any]]:
+    def holds(self, key: str, who: Who) -> list[Hold]:
         """Return the owner's holds of a key, also lost ones that are not released. Takes no lock."""
         entries = self._entries.get((key, who), ())
         return [entry for entry in entries if isinstance(entry, Hold) and not stale(entry)]
@@ -84,7 +84,7 @@ class Owners:
             )
         return None
 
-    def recheck(self, hold: Hold[Any]) -> None:
+    def recheck(self, hold: Hold) -> None:
         """Raise LostError if the owner has lost another hold of the key while it waited for this one.
 
         This hold would be a critical section inside a lost one. Takes no lock.
@@ -111,7 +111,7 @@ class Owners:
             for hold in c.hold.each:
                 self._add((hold.key, who), c)
 
-    def enter(self, hold: Hold[Any], c: Call | None = None) -> None:
+    def enter(self, hold: Hold, c: Call | None = None) -> None:
         """Record a hold that was granted, in place of its request c. The caller has mu."""
         if hold.who is not None:
             self._add((hold.key, hold.who), hold, c)
@@ -126,14 +126,14 @@ class Owners:
             self._entries = {at: e for at, e in self._entries.items() if not all(map(stale, e))}
             self._sweep_at = max(_SWEEP, 2 * len(self._entries))
 
-    def lend(self, hold: Hold[Any], unit: object) -> None:
+    def lend(self, hold: Hold, unit: object) -> None:
         """Record the hold of an election's term, even a lost one, for the thread or task that works under it."""
         with self.mu:
             if not released(hold):
                 hold.who = weakref.ref(unit)
                 self.enter(hold)
 
-    def leave(self, hold: Hold[Any]) -> None:
+    def leave(self, hold: Hold) -> None:
         """Forget a hold. The caller has mu."""
         at = hold.key, hold.who
         before = self._entries.get(at, ())
@@ -146,7 +146,7 @@ class Owners:
             del self._entries[at]
 
 
-def released(hold: Hold[Any]) -> bool:
+def released(hold: Hold) -> bool:
     """Tell whether the owner has released a hold, or its own client has ended it."""
     return hold.over and (not hold.lost or hold.count <= 0 or hold.lost in ("closed", "fork"))
 
@@ -158,7 +158,7 @@ def stale(entry: Entry) -> bool:
     return entry.over and (released(entry) or unreleasable(entry))
 
 
-def unreleasable(hold: Hold[Any]) -> bool:
+def unreleasable(hold: Hold) -> bool:
     """Tell whether a hold can no longer be released: its handle is gone, or its thread or task has ended."""
     if isinstance(hold.who, int) and hold.who < OWN:
         return False  # another handle may name the same owner
@@ -184,7 +184,7 @@ class Notifier(ABC):
         """Return after how many seconds a connection checks for holds whose validity has run out."""
         return 1.0 if self.needed else 10.0
 
-    def lost(self, hold: Hold[Any], why: LostError) -> None:
+    def lost(self, hold: Hold, why: LostError) -> None:
         """Report a loss. Several locks that are held together report only the first one."""
         first = [holds for holds in hold.groups if not holds.told]
         for holds in first:
@@ -205,7 +205,7 @@ class Table:
         self._notifier = notifier
         self.owners = owners
         self._mu = owners.mu  # guards everything below
-        self._holds: dict[tuple[str, int], Hold[Any]] = {}
+        self._holds: dict[tuple[str, int], Hold] = {}
         self._losses = 0
         self._shift = 0  # nanoseconds to add to the daemon's times
         # Grants that nobody waits for, to be released; None for a ping.
@@ -235,7 +235,7 @@ class Table:
         for hold, row in zip(held.each, rows, strict=True):
             self._state(hold, row)
 
-    def _fresh(self, c: Call, hold: Hold[Any], fence: int) -> Hold[Any]:
+    def _fresh(self, c: Call, hold: Hold, fence: int) -> Hold:
         """Record a hold that was granted by c. Return it, or another one of the same owner that came first."""
         same = self._holds.get((hold.key, hold.owner))
         if same is not None and same.fence == fence:  # another thread asked as the same owner
@@ -250,7 +250,7 @@ class Table:
         hold.count += 1
         return hold
 
-    def _state(self, hold: Hold[Any], fields: w.Message) -> None:
+    def _state(self, hold: Hold, fields: w.Message) -> None:
         _, _, deadline, _, end, _ = fields
         if end:  # the end never moves back, in whatever order replies come
             hold.end = max(hold.end, end * w.MS + self._shift)
@@ -280,7 +280,7 @@ class Table:
         with self._mu:
             hold.tell = without(hold.tell, tell)
 
-    def sustain(self, hold: Hold[Any], what: object) -> None:
+    def sustain(self, hold: Hold, what: object) -> None:
         """Keep something alive until the hold is over."""
         with self._mu:
             hold.keeps = None if hold.over else what
@@ -293,7 +293,7 @@ class Table:
             hold.count += 1
             return True
 
-    def merge(self, kept: Holds[Any], holds: Holds[Any]) -> bool:
+    def merge(self, kept: Holds, holds: Holds) -> bool:
         """Add a second grant to the same owner to the first one; false if that is not valid."""
         with self._mu:
             if kept.conn is not self or not kept.owned():
@@ -337,7 +337,7 @@ class Table:
                 gone.extend([(hold.key, hold.fence)] * max(1, hold.grants))
         return gone
 
-    def _drop(self, hold: Hold[Any]) -> None:
+    def _drop(self, hold: Hold) -> None:
         """Take a hold out of the table. The caller has mu."""
         hold.over, hold.keeps = True, None
         if self._holds.get((hold.key, hold.owner)) is hold:
@@ -347,7 +347,7 @@ class Table:
 
     # ---- loss ----
 
-    def _lose(self, hold: Hold[Any], reason: str, quiet: bool = False) -> None:
+    def _lose(self, hold: Hold, reason: str, quiet: bool = False) -> None:
         """End a hold that was not released. The caller has mu."""
         self._losses = hold.nth = self._losses + 1
         hold.lost = "closed" if quiet else reason
@@ -363,12 +363,12 @@ class Table:
             first = min((0 if h.out else h.valid for h in self._holds.values()), default=None)
         return most if first is None else min(most, (first - w.now()) / 1e9 + 0.001)
 
-    def stale(self, now: int) -> list[Hold[Any]]:
+    def stale(self, now: int) -> list[Hold]:
         """Return the holds whose validity has run out, according to everything that was read."""
         with self._mu:
             return list(filter(lambda h: not h.lasts(now), self._holds.values()))
 
-    def _lapse(self, hold: Hold[Any], now: int) -> int:
+    def _lapse(self, hold: Hold, now: int) -> int:
         """End a hold if it is past its validity, and return its grants. The caller has mu."""
         if hold.over or hold.lasts(now):
             return 0

@@ -49,7 +49,7 @@ class BaseTerm:
 
     _event: Callable[[Callable[[], bool]], Any]  # makes the event of the driver
 
-    def __init__(self, hold: Hold[Any]) -> None:
+    def __init__(self, hold: Hold) -> None:
         self._hold = hold
         self.lost: Any = self._event(self._over)  # true when the term is over
         self._first = threading.Lock()  # taken by on_elected when it begins, or by the campaign that cancels it
@@ -187,7 +187,7 @@ class BaseCampaign(ABC):
         finally:
             self._end()
 
-    async def _win(self, pauses: Pauses) -> Hold[Any] | None:
+    async def _win(self, pauses: Pauses) -> Hold | None:
         """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
         client, began, hold = self._client, time.monotonic(), None
         try:
@@ -208,7 +208,7 @@ class BaseCampaign(ABC):
             await self._rest(until - time.monotonic())
         return None
 
-    async def _ask(self, conn: Any) -> Hold[Any] | None:
+    async def _ask(self, conn: Any) -> Hold | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
         hold = Hold(conn, self._key, next(self._client._owners), by=self._election._by, wake=self.wake)
         call = Call(w.ACQUIRE, hold)
@@ -233,7 +233,7 @@ class BaseCampaign(ABC):
             conn.withdraw(call)
             raise
 
-    async def _lead(self, hold: Hold[Any]) -> None:
+    async def _lead(self, hold: Hold) -> None:
         """Lead until the term is over. Raises the error of a callback."""
         term = self.term = self._terms(hold)
         try:
@@ -293,7 +293,7 @@ class BaseCampaign(ABC):
         if self._cancellations and not isinstance(e, Exception):
             raise e
 
-    async def _release(self, hold: Hold[Any]) -> None:
+    async def _release(self, hold: Hold) -> None:
         if hold.over:
             hold.conn.give_up(hold)
             return

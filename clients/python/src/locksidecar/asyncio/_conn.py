@@ -183,7 +183,7 @@ class Conn(Session):
 
     # ---- requests ----
 
-    def new_call(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()) -> Asked:
+    def new_call(self, op: int, hold: Hold | Holds | None = None, what: Entries = ()) -> Asked:
         c = Asked(op, hold, what)
         c.future = self.loop.create_future()
         return c
@@ -212,14 +212,14 @@ class Conn(Session):
         if soon < self._alarm_at:
             self._arm(soon)
 
-    async def settled(self, hold: Hold[Conn] | Holds[Conn], limit: float | None) -> None:
+    async def settled(self, hold: Hold | Holds, limit: float | None) -> None:
         while (cancel := self.unsettled(hold)) is not None:
             assert isinstance(cancel, Asked)
             await asyncio.wait([cancel.future], timeout=None if limit is None else max(0.0, limit - time.monotonic()))
             if not cancel.done:
                 raise self.silent()
 
-    def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
+    def watch(self, hold: Hold | Holds) -> None:
         """Check the hold's validity from now on."""
         self._arm(time.monotonic() + min(self._notifier.every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
 

@@ -135,7 +135,7 @@ class Lock(OneLock):
         c.sent = True
         return self._quickly(hold, c)
 
-    async def _quickly(self, hold: Hold[Conn], c: Quick) -> None:
+    async def _quickly(self, hold: Hold, c: Quick) -> None:
         if not c.done:
             hold.conn.expect(c, hold.conn.timeout)
             await c.future
