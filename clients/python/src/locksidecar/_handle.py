@@ -77,7 +77,8 @@ class Handle(ABC, Generic[H]):
     _kind = "lock"  # for messages
     _one = False  # one of the keys is acquired
     _keys: tuple[str, ...]
-    _held: dict[Who, H] = {}  # noqa: RUF012  by thread, task or named owner; __del__ finds this one if __init__ has failed
+    # By thread, task or named owner, the newest last. __del__ finds this one if __init__ has failed.
+    _held: dict[Who, list[H]] = {}  # noqa: RUF012
 
     def __init__(
         self,
@@ -134,10 +135,6 @@ class Handle(ABC, Generic[H]):
         """Make the hold to ask for."""
 
     @abstractmethod
-    def _of(self, who: Who) -> H | None:
-        """Return an owner's hold, also a lost one that is not released."""
-
-    @abstractmethod
     async def _released(self, hold: H, calls: list[Call]) -> None:
         """Wait for the answers to a release, and raise the error that they report."""
 
@@ -171,8 +168,7 @@ class Handle(ABC, Generic[H]):
     @property
     def held_count(self) -> int:
         """How often this owner has acquired it without having released it; 0 if it is not held."""
-        hold = None if self._owner is None and not self._held else self._valid()
-        return 0 if hold is None else hold.count
+        return 0 if self._owner is None and not self._held else sum(hold.count for hold in self._mines() if still(hold))
 
     @property
     def mode(self) -> Literal["exclusive", "shared"] | None:
@@ -202,9 +198,18 @@ class Handle(ABC, Generic[H]):
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lock cannot be copied or sent to another process: its holder could not be told")
 
-    def _find(self) -> H | None:
-        """Return the hold of this owner. A lost hold counts until its release."""
+    def _of(self, who: Who) -> list[H]:
+        """Return an owner's holds, the newest first. A lost hold counts until its release."""
+        return [hold for hold in self._held.get(who, [])[::-1] if hold.count > 0]
+
+    def _mines(self) -> list[H]:
+        """Return the holds of this owner."""
         return self._of(self._who())
+
+    def _find(self) -> H | None:
+        """Return the newest hold of this owner."""
+        mine = self._mines()
+        return mine[0] if mine else None
 
     def _valid(self) -> H | None:
         """Return the hold of this owner if it is valid."""
@@ -223,8 +228,7 @@ class Handle(ABC, Generic[H]):
     async def _acquire(self, who: Who, wait: int, sent: tuple[Any, Call, H] | None = None) -> bool:
         """Acquire; false if it was not granted in time. sent: the first request, if it was sent already."""
         if sent is None:
-            hold = self._of(who)
-            if hold is not None and self._reenter(who, hold):
+            if (mine := self._of(who)) and self._reenter(who, mine[0]):
                 return True
             self._check(who, wait != 0)
         client = self._client
@@ -249,7 +253,6 @@ class Handle(ABC, Generic[H]):
                 hold = conn.granted(call)
                 if hold is None:
                     return False
-                hold = self._join(who, hold)
                 if self._adopt(hold):
                     for each in hold.each:
                         each.taken = True
@@ -276,10 +279,6 @@ class Handle(ABC, Generic[H]):
             return who
         known = self._client._known.number(self._keys[0], who, self._by)
         return int(next(self._client._owners)) if known is None else known
-
-    def _join(self, who: Who, hold: H) -> H:
-        """Return the hold that a grant counts for: itself, or one that the owner was granted at the same time."""
-        return hold
 
     def _reenter(self, who: Who, hold: H) -> bool:
         if hold.shared and not self._shared and sure(hold):
@@ -411,16 +410,26 @@ class Handle(ABC, Generic[H]):
 
     def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[H]:
         """Return the present and past holds of this handle, of the owners that which selects."""
-        return [hold for who, hold in list(self._held.items()) if which is None or which(who)] if self._held else ()
+        return [hold for who, stack in list(self._held.items()) if which is None or which(who) for hold in stack]
 
     def _keep(self, who: Who, hold: H) -> None:
-        self._held[who] = hold
+        with self._client._known.mu:  # two threads of one owner may get the same hold
+            stack = self._held.setdefault(who, [])
+            if hold not in stack[-1:]:
+                stack.append(hold)
         if len(self._held) >= self._sweep_at:
-            self._sweep_at = sweep(self._held, lambda hold: hold.over)
+            for unit, left in list(self._held.items()):
+                if not isinstance(unit, int) and unit() is None and all(each.over for each in left):
+                    self._held.pop(unit, None)  # it has ended
+            self._sweep_at = max(SWEEP, 2 * len(self._held))
 
     def _forget(self, who: Who, hold: H) -> None:
-        if self._held.get(who) is hold:
-            self._held.pop(who, None)
+        with self._client._known.mu:
+            stack = self._held.get(who, [])
+            if hold in stack:  # otherwise another thread of the same owner has released it
+                stack.remove(hold)
+            if not stack:
+                self._held.pop(who, None)
 
 
 class One(Handle[Hold]):
@@ -448,17 +457,13 @@ class One(Handle[Hold]):
     def _request(self, conn: Any, owner: int, who: Who) -> Hold:
         return Hold(conn, self._key, owner, self._shared, 0, self._fixed, who, self._by, self._hold_for)
 
-    def _of(self, who: Who) -> Hold | None:
-        hold = self._held.get(who)
-        if hold is not None and not done(hold):
-            return hold
+    def _of(self, who: Who) -> list[Hold]:
         # A named owner may have acquired it by another handle.
-        named = isinstance(who, int) and not self._one
-        return next(iter(self._client._known.holds(self._key, who)), None) if named else None
+        return super()._of(who) or (self._client._known.holds(self._key, who) if isinstance(who, int) else [])
 
     def _kept(self) -> Hold | None:
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
-        return None if self._owner is None else self._held.get(self._owner)
+        return None if self._owner is None else next(iter(Handle._of(self, self._owner)), None)
 
     async def _released(self, hold: Hold, calls: list[Call]) -> None:
         await self._answers(hold, calls)
@@ -518,19 +523,6 @@ def note(e: BaseException | None, text: str) -> None:
     """Add a note to an exception, where Python has notes (3.11)."""
     if e is not None and hasattr(e, "add_note"):
         e.add_note(text)
-
-
-def done(hold: Held) -> bool:
-    """Tell whether the owner has released a hold, also after a loss."""
-    return hold.count <= 0 or (hold.over and not hold.lost)
-
-
-def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
-    """Forget the entries of threads and tasks that have ended, if they are over. Return when to do it again."""
-    for who, what in list(held.items()):
-        if not isinstance(who, int) and who() is None and over(what):
-            held.pop(who, None)
-    return max(SWEEP, 2 * len(held))
 
 
 def leaks(hold: Held) -> bool:

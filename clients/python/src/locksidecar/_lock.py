@@ -23,6 +23,8 @@ _monotonic: Final = time.monotonic
 _new_call: Final = Call.__new__
 _new_hold: Final = Hold.__new__
 _OK: Final = (0,)  # a reply that was a success
+_QUIET: Final = w.MAX_INT  # the number of a request that is not answered
+_CLOCK, _grant, _released = w.CLOCK, w.GRANT, w.RELEASED  # locals of the module: one look-up each
 
 
 class Lock(OneLock):
@@ -91,7 +93,7 @@ class Lock(OneLock):
                     if c.sent:
                         inbox.extend(map(conn._sock.recv, READ))
                         data = inbox[0]
-                        if w.GRANT(data) and len(data) == data[3] + 4:
+                        if _grant(data) and len(data) == data[3] + 4:
                             _, number, fence, _, until, _, end, _ = unpackb(data[4:])
                             if number == n and known._entries.get(at) is mine:
                                 applying = True
@@ -107,11 +109,11 @@ class Lock(OneLock):
                                         known._entries[at] = (hold,)
                                         c.reply, c.done = _OK, True
                                         del conn._pending[n]
-                                        if _clock(w.CLOCK) < until:
+                                        if _clock(_CLOCK) < until:
                                             hold.tell, granted = self._tell, True
                                 inbox.clear()
                                 if granted:  # from here on, a loss is reported
-                                    self._held[who] = hold
+                                    self._held[who] = [hold]
                                     return True
                         if inbox:
                             conn._take_in()
@@ -147,19 +149,19 @@ class Lock(OneLock):
         """
         if wait is None:
             wait = self._confirm
-        hold = self._held.get(here.who)
+        stack = self._held.get(here.who)
         if (
-            hold is None
+            not stack
             or self._general
-            or hold.count != 1
+            or (hold := stack[-1]).count != 1
             or hold.grants != 1
             or hold.over
             or hold.out
-            or not hold.conn.fast
-            or _clock(w.CLOCK) >= hold.valid
+            or not (conn := hold.conn).fast
+            or _clock(_CLOCK) >= hold.valid
         ):
             return run(self._released(*self._let_go(self._who(), wait, now)))
-        conn, c = hold.conn, _new_call(Call)
+        c = _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
         try:
@@ -168,7 +170,7 @@ class Lock(OneLock):
                     if wait:
                         conn._turns += 1
                     with conn._wlock:
-                        n = conn._ids + 1 if wait else w.MAX_INT
+                        n = conn._ids + 1 if wait else _QUIET
                         data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0 if wait else 4))
                         data = len(data).to_bytes(4, "big") + data
                         with conn._mu:
@@ -194,7 +196,7 @@ class Lock(OneLock):
                             return None
                         inbox.extend(map(conn._sock.recv, READ))
                         data = inbox[0]
-                        if w.RELEASED(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
+                        if _released(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
                             applying = True
                             conn.heard = _monotonic()
                             with conn._mu:
@@ -231,8 +233,8 @@ class Lock(OneLock):
         It stays readable after the lock was lost, until release, because that is when it matters. 0 for a degraded
         grant, which has none.
         """
-        hold = self._held.get(here.who)
-        if hold is None or hold.over or not hold.conn.fast:
+        stack = self._held.get(here.who)
+        if not stack or (hold := stack[-1]).over or not hold.conn.fast:
             hold = self._mine()
         return hold.fence
 

@@ -5,13 +5,12 @@ Several locks that are held together, permits, one of several locks, and the two
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from . import _wire as w
 from ._errors import LockError, LostError, NotHeld, Unconfirmed, error
-from ._handle import Handle, One, done, only, still, sure, sweep
+from ._handle import Handle, One, only, sure
 from ._hold import Call, Hold, Holds, Who
 
 
@@ -42,15 +41,6 @@ class Several(Handle[Holds]):
         terms = self._shared, 0, self._fixed, who, self._by
         return Holds(conn, owner, tuple(Hold(conn, key, owner, *terms) for key in self._keys))
 
-    def _of(self, who: Who) -> Holds | None:
-        holds = self._held.get(who)
-        return holds if holds is not None and holds.count else None
-
-    def _join(self, who: Who, holds: Holds) -> Holds:
-        # one step for a named owner: if there are two threads, one is first
-        kept = self._held.setdefault(who, holds) if isinstance(who, int) else self._held.get(who, holds)
-        return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
-
     def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         # a key that the owner has released by another handle
         absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
@@ -79,9 +69,9 @@ class Permits(One):
     """A handle for a semaphore: each acquire takes another permit."""
 
     _kind = "semaphore"
+    _of = Handle._of  # another handle has other permits
 
     def __init__(self, client: Any, key: str, permits: int, **terms: Any) -> None:
-        self._stacks: dict[Who, list[Hold]] = {}  # by thread or task, or by the named owner
         self._permits = w.check_int(permits, "the number of permits", 1, w.MAX_PERMITS)
         super().__init__(client, key, **only(terms))
 
@@ -102,36 +92,13 @@ class Permits(One):
     def _reenter(self, who: Who, hold: Hold) -> bool:
         return False
 
-    def _all(self, which: Callable[[Who], bool] | None = None) -> Iterable[Hold]:
-        return [hold for who, stack in list(self._stacks.items()) if which is None or which(who) for hold in stack]
-
-    def _of(self, who: Who) -> Hold | None:
-        """Return the newest permit of an owner. Another thread may just have released some of them."""
-        return next((hold for hold in self._stacks.get(who, [])[::-1] if not done(hold)), None)
-
-    def _keep(self, who: Who, hold: Hold) -> None:
-        self._stacks.setdefault(who, []).append(hold)
-        if len(self._stacks) >= self._sweep_at:
-            self._sweep_at = sweep(self._stacks, lambda stack: all(hold.over for hold in stack))
-
-    def _forget(self, who: Who, hold: Hold) -> None:
-        stack = self._stacks.get(who, [])
-        with contextlib.suppress(ValueError):  # another thread of the same owner has released it
-            stack.remove(hold)
-        if not stack and self._owner is None:
-            self._stacks.pop(who, None)
-
-    @property
-    def held_count(self) -> int:
-        """How often this owner has acquired it without having released it; 0 if it is not held."""
-        return sum(map(still, self._stacks.get(self._who(), [])[::-1]))
-
 
 class OneOf(One):
     """A handle for one of several locks."""
 
     _kind = "one of the locks"
     _one = True
+    _of = Handle._of
 
     def __init__(self, client: Any, keys: Iterable[str], **terms: Any) -> None:
         checked = w.check_keys(keys, w.MAX_CHOICE)

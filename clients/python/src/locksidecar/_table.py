@@ -185,12 +185,15 @@ class Notifier(ABC):
         return 1.0 if self.needed else 10.0
 
     def lost(self, hold: Hold, why: LostError) -> None:
-        """Report a loss. Several locks that are held together report only the first one."""
+        """Report a loss. Several locks that are held together report only the first one, however often acquired."""
         first = [holds for holds in hold.groups if not holds.told]
         for holds in first:
             holds.told = True
+        tells: list[OnLost] = []
         for tell in itertools.chain(hold.tell, *(holds.tell for holds in first)):
-            self._record(tell, why)
+            if tell not in tells:
+                tells.append(tell)
+                self._record(tell, why)
 
     @abstractmethod
     def _record(self, tell: OnLost, why: LostError) -> None:
@@ -291,17 +294,6 @@ class Table:
             if not hold.owned():
                 return False
             hold.count += 1
-            return True
-
-    def merge(self, kept: Holds, holds: Holds) -> bool:
-        """Add a second grant to the same owner to the first one; false if that is not valid."""
-        with self._mu:
-            if kept.conn is not self or not kept.owned():
-                return False
-            kept.count += 1
-            holds.count = 0
-            for hold in holds.each:  # the same holds as kept has
-                hold.count -= 1
             return True
 
     def let_go(self, held: Held, before: Before) -> Entries | None:

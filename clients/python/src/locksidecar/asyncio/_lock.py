@@ -17,6 +17,7 @@ from ._owner import Later
 from ._scope import OneLock
 
 _clock: Final = time.clock_gettime_ns
+_CLOCK: Final = w.CLOCK
 _new_call: Final = Quick.__new__
 _new_hold: Final = Hold.__new__
 
@@ -64,7 +65,7 @@ class Lock(OneLock):
         hold.conn, hold.key, hold.owner = conn, self._key, next(client._owners)
         hold.shared, hold.fixed = self._shared, self._fixed
         hold.who, hold.by = who, self._by
-        c.op, c.hold, c.future = w.ACQUIRE, hold, conn.loop.create_future()
+        c.op, c.hold, c.future = 2, hold, conn.loop.create_future()
         n = conn._ids + 1
         data = conn._pack((2, n, self._key, hold.owner, +self._shared, wait, self._ttl, self._flags, *more))
         known._entries[at] = (c,)
@@ -75,9 +76,9 @@ class Lock(OneLock):
             c.sent = True
             conn.expect(c, None if wait else client._timeout)
             await c.future
-            left = hold.valid - _clock(w.CLOCK)
+            left = hold.valid - _clock(_CLOCK)
             if left > 0 and conn.dead is None and not hold.over:
-                self._held[who] = hold
+                self._held[who] = [hold]
                 if self._tell:
                     hold.tell = self._tell
                     client._notifier.start()
@@ -107,24 +108,23 @@ class Lock(OneLock):
         if wait is None:
             wait = self._confirm
         task = current_task() if not self._general and get_running_loop() is self._client._loop else None
-        hold = None if task is None or not wait else self._held.get(ref(task))
+        stack = None if task is None or not wait else self._held.get(ref(task))
         if (
-            hold is None
-            or hold.count != 1
+            not stack
+            or (hold := stack[-1]).count != 1
             or hold.grants != 1
             or hold.over
             or hold.out
-            or not hold.conn.fast
-            or _clock(w.CLOCK) >= hold.valid
+            or not (conn := hold.conn).fast
+            or _clock(_CLOCK) >= hold.valid
         ):
             return self._released(*self._let_go(self._who(), wait, now))
-        conn = hold.conn
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries
         if entries.get(at) != (hold,):
             return super().release(wait)
         c = _new_call(Quick)
-        c.op, c.future = w.RELEASE, conn.loop.create_future()
+        c.op, c.future = 3, conn.loop.create_future()
         n = conn._ids + 1
         data = conn._pack((3, n, hold.key, hold.owner, hold.fence, 0))
         del self._held[at[1]], entries[at], conn._holds[hold.key, hold.owner]

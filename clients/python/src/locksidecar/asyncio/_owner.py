@@ -83,9 +83,9 @@ class Owned(Handle[H]):
             raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
         return weakref.ref(task)
 
-    def _find(self) -> H | None:
+    def _mines(self) -> list[H]:
         self._client._here()
-        return None if self._owner is None and asyncio.current_task() is None else self._of(self._who())
+        return [] if self._owner is None and asyncio.current_task() is None else self._of(self._who())
 
     @staticmethod
     def _must_run(f: Callable[..., Any]) -> None:
