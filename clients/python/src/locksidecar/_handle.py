@@ -218,10 +218,10 @@ class Handle(ABC, Generic[H]):
 
     def _mine(self) -> H:
         """Return the hold of this owner; NotHeld if there is none."""
-        hold = self._find()
-        if hold is None:
+        mine = self._mines()
+        if not mine:
             raise self._not_held()
-        return hold
+        return mine[0]
 
     # ---- acquire ----
 
@@ -345,10 +345,8 @@ class Handle(ABC, Generic[H]):
             raise
         if not released:  # another thread of the same owner has done it meanwhile
             return Handle._let_go(self, who, wait, now)
-        if hold.lost:
-            conn.acknowledge(hold.each)
-            if not calls:
-                raise hold.loss(hold.lost)
+        if hold.lost and not calls:
+            raise hold.loss(hold.lost)
         return hold, calls if wait else []
 
     async def _answers(self, hold: H, calls: list[Call]) -> None:
@@ -392,19 +390,6 @@ class Handle(ABC, Generic[H]):
                 f'to pass it between {self._unit}s, make the handle with owner="handle"'
             )
         return NotHeld(f"{self._name}: not held by this owner")
-
-    def _raises(self, e: LockError, body: BaseException | None) -> bool:
-        """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
-        if isinstance(e, Unconfirmed):
-            log.info("%s: %s", self._name, e)  # the body ran under the lock
-            return False
-        if body is None:
-            return True
-        if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
-            return False  # e may be the cause
-        log.warning("%s, whose body failed: %s", self._name, e)
-        note(body, f"{self._name}: {e}")
-        return False
 
     # ---- owners ----
 
@@ -519,10 +504,19 @@ class Tries:
         return left <= 0
 
 
-def note(e: BaseException | None, text: str) -> None:
-    """Add a note to an exception, where Python has notes (3.11)."""
-    if e is not None and hasattr(e, "add_note"):
-        e.add_note(text)
+def raises(e: LockError, name: str, body: BaseException | None) -> bool:
+    """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
+    if isinstance(e, Unconfirmed):
+        log.info("%s: %s", name, e)  # the body ran under the lock
+        return False
+    if body is None:
+        return True
+    if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
+        return False  # e may be the cause
+    log.warning("%s, whose body failed: %s", name, e)
+    if hasattr(body, "add_note"):  # Python 3.11
+        body.add_note(f"{name}: {e}")
+    return False
 
 
 def leaks(hold: Held) -> bool:

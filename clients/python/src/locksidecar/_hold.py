@@ -69,6 +69,7 @@ class Hold:
     tell: tuple[Callable[[LostError], object], ...] = ()  # told when it is lost
     groups: tuple[Holds, ...] = ()  # that it belongs to, and that are told, too
     keeps: object = None  # kept alive as long as the hold is in the table
+    sides: Any = None  # of a readers-writer pair: how often each of the two handles has acquired it
     op = w.ACQUIRE
     opens = False  # its release is to end the keep, too
     fence = 0
@@ -81,8 +82,6 @@ class Hold:
     nth = 0  # the number of this loss on the connection
     over = False  # released or lost: no longer in the table
     taken = False  # its owner has got it
-    reads = 0  # of a readers-writer pair: how often it was acquired by each of the two handles
-    writes = 0
 
     @property
     def each(self) -> tuple[Hold, ...]:

@@ -137,25 +137,22 @@ class Side(One):
 
     def _keep(self, who: Who, hold: Hold) -> None:
         super()._keep(who, hold)
-        if self._shared:
-            hold.reads += 1
-        else:
-            hold.writes += 1
+        hold.sides = hold.sides or [0, 0]  # another handle of a named owner may have acquired it
+        hold.sides[self._shared] += 1
 
     def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         hold, before = self._mine(), 0
+        sides = hold.sides or [0, 0]
+        mine, others = sides[self._shared], sides[not self._shared]
         if not hold.lost and sure(hold):
             # An interrupt may have left the two counts too low or too high; hold.count decides.
-            if not (hold.reads if self._shared else hold.writes) and hold.reads + hold.writes >= hold.count:
+            if not mine and others >= hold.count:
                 raise NotHeld(
                     f"{self._name}: held by this owner, but not for {'reading' if self._shared else 'writing'}"
                 )
-            if not self._shared and hold.reads and hold.writes == 1 and hold.count > 1 and not hold.shared:
+            if not self._shared and others and mine == 1 and hold.count > 1 and not hold.shared:
                 before = hold.count
-        if self._shared:
-            hold.reads = max(0, hold.reads - 1)
-        else:
-            hold.writes = max(0, hold.writes - 1)
+        sides[self._shared] = max(0, mine - 1)
         if not before:
             return super()._let_go(who, wait, now)
         try:  # what is left is for reading

@@ -195,6 +195,8 @@ class Session(Table, ABC):
                     hold.groups = (held,) if isinstance(held, Holds) and held.tell else ()
                     self.let_gone(hold)
         self._send_releases(held, gone or (), flags, calls, self.new_call if wait else Call)
+        if held.lost:
+            self.acknowledge(held)
         return gone is not None
 
     def _send_releases(
@@ -241,15 +243,16 @@ class Session(Table, ABC):
 
     def withdraw(self, c: Call) -> None:
         """Withdraw an acquire at any point. If its grant crosses this, the grant is released."""
+        if c.hold is None:
+            return
         with self:
             with self._mu:
                 c.abandoned = True
                 granted = c.done and c.error is None and c.reply[0] == w.OK
-            if c.hold is not None and (granted or self.dead is not None):  # an interrupt may have cut the grant
-                self.give_up_lost(c.hold)
-            if c.hold is None or self.dead is not None:
-                return
-            if granted:
+            if self.dead is not None:
+                for hold in c.hold.each:  # an interrupt may have cut the grant
+                    self.let_go(hold, [])
+            elif granted:
                 self.give_back(c.hold)
             elif not c.done and c.id:
                 self.send(self._cancel(c, c.hold), c.id, c.hold.key)
@@ -277,6 +280,7 @@ class Session(Table, ABC):
     def give_back(self, held: Held) -> None:
         """Release one count without waiting for the answer."""
         self._send_back(held, self.let_go(held, []) or ())
+        self.acknowledge(held)
 
     def _send_back(self, held: Held, gone: Entries) -> None:
         """Release grants without waiting for the answer. A lock with keep that its owner never got opens at once."""
@@ -288,21 +292,13 @@ class Session(Table, ABC):
         self.lapse(held.each, w.now())
         with self:
             self.give_back(held)
-            self.acknowledge(held.each)
 
-    def give_up_lost(self, hold: Held) -> None:
-        """Forget holds that were lost before their acquire returned: their owner never gets them."""
-        for each in hold.each:
-            if each.lost or self.dead is not None:
-                self.let_go(each, [])
-        self.acknowledge(hold.each)
-
-    def acknowledge(self, holds: Iterable[Hold]) -> None:
-        """Report to the daemon each of holds that was unlocked by force and that its owner has released completely.
+    def acknowledge(self, held: Held) -> None:
+        """Report to the daemon each hold that was unlocked by force and that its owner has released completely.
 
         Until then the daemon keeps the key closed to others. It answers not_held, and no thread waits for that.
         """
-        forced = list(filter(lambda hold: hold.lost == "forced" and hold.count <= 0, holds))
+        forced = list(filter(lambda hold: hold.lost == "forced" and hold.count <= 0, held.each))
         with contextlib.suppress(LockError):
             for hold in forced:
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | w.ALL)

@@ -294,9 +294,6 @@ class BaseCampaign(ABC):
             raise e
 
     async def _release(self, hold: Hold) -> None:
-        if hold.over:
-            hold.conn.give_up(hold)
-            return
         calls: list[Call] = []
         try:
             hold.conn.release(hold, [], calls)  # this has released; the rest only waits

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from .. import _wire as w
 from .._errors import LockError, NotAcquired
-from .._handle import H, One
+from .._handle import H, One, raises
 from .._hold import Hold, Holds
 from .._inspect import Inspection, inspection
 from .._many import OneOf, Permits, Several
@@ -70,7 +70,7 @@ class Scope(Owned[H]):
         try:
             await self.release()
         except LockError as e:
-            if self._raises(e, body):
+            if raises(e, self._name, body):
                 raise
 
     def __call__(self, f: Callable[P, Later[R]]) -> Callable[P, Later[R]]:

@@ -14,7 +14,7 @@ from .. import _wire as w
 from .._base import Base
 from .._errors import LockError as SidecarError
 from .._errors import log
-from .._handle import One, note, settle
+from .._handle import One, settle
 from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
@@ -192,15 +192,12 @@ class Common(Generic[L]):
     def _not_owned(self, what: str) -> LockNotOwnedError:
         return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned", self._key)
 
-    def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
-        """Tell whether the end of a block raises e."""
-        if body is not None:
-            log.warning("lock %r, whose body failed: %s", self._key, e)  # the body's error is raised
-            note(body, f"lock {self._key!r}: {e}")
-            return False
-        if not self.raise_on_release_error:
-            log.warning("Lock was unlocked or no longer owned when exiting context manager.")
-        return self.raise_on_release_error
+    def _exit_raises(self, e: SidecarError) -> bool:
+        """Tell whether the end of a block raises e: a LockError only if the caller wants that."""
+        if self.raise_on_release_error or not isinstance(e, LockError):
+            return True
+        log.warning("Lock was unlocked or no longer owned when exiting context manager.")
+        return False
 
 
 class Locks:

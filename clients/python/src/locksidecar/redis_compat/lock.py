@@ -5,13 +5,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .. import _wire as w
 from .._client import Client
-from .._errors import log
-from .._handle import run
+from .._errors import LockError as SidecarError
+from .._handle import raises, run
 from .._lock import Lock as SidecarLock
 from ._common import Common, Token, client_of, new_token
-from .exceptions import LockError, TimeoutError, translated
+from .exceptions import LockError, translated
 
 __all__ = ["Lock"]
 
@@ -48,7 +47,7 @@ class Lock(Common[SidecarLock]):
         """Ask the daemon whether the lock is held."""
         client = client_of(self._kind, self.redis)
         with translated(self._key):
-            return bool(w.numbers(run(client._asked(w.INSPECT, self._key)), 1)[0])
+            return bool(client.lock(self._key).locked())
 
     def owned(self) -> bool:
         """Tell whether this lock, with its token, is held now. Sends nothing."""
@@ -99,8 +98,6 @@ class Lock(Common[SidecarLock]):
     def __exit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             self.release()
-        except TimeoutError as e:
-            log.info("lock %r: %s", self._key, e)  # the body ran under the lock
-        except LockError as e:
-            if self._exit_failed(e, body):
+        except SidecarError as e:
+            if raises(e, f"lock {self._key!r}", body) and self._exit_raises(e):
                 raise

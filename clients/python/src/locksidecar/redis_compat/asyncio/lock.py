@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ... import _wire as w
-from ..._errors import log
+from ..._errors import LockError as SidecarError
+from ..._handle import raises
 from ...asyncio._client import Client
 from ...asyncio._lock import Lock as SidecarLock
 from ...asyncio._owner import Later
 from .._common import Common, Token, client_of, new_token
-from ..exceptions import LockError, TimeoutError, translated
+from ..exceptions import LockError, translated
 
 __all__ = ["Lock"]
 
@@ -47,7 +47,7 @@ class Lock(Common[SidecarLock]):
         """Ask the daemon whether the lock is held."""
         client = client_of(self._kind, self.redis)
         with translated(self._key):
-            return bool(w.numbers(await client._asked(w.INSPECT, self._key), 1)[0])
+            return bool(await client.lock(self._key).locked())
 
     async def owned(self) -> bool:
         """Tell whether this lock, with its token, is held now. Sends nothing."""
@@ -101,8 +101,6 @@ class Lock(Common[SidecarLock]):
     async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:
         try:
             await self.release()
-        except TimeoutError as e:
-            log.info("lock %r: %s", self._key, e)  # the body ran under the lock
-        except LockError as e:
-            if self._exit_failed(e, body):
+        except SidecarError as e:
+            if raises(e, f"lock {self._key!r}", body) and self._exit_raises(e):
                 raise
