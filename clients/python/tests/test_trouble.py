@@ -19,7 +19,7 @@ from peer import Background, Peer
 import locksidecar
 import locksidecar.asyncio
 from locksidecar import Client
-from locksidecar._path import unreachable
+from locksidecar._base import unreachable
 
 # One program, which is used as it is for threads, and with added awaits for tasks.
 STOPPED = """

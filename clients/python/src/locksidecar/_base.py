@@ -6,6 +6,7 @@ import itertools
 import math
 import os
 import random
+import sys
 import time
 import weakref
 from abc import ABC, abstractmethod
@@ -15,12 +16,14 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, error
 from ._hold import OWN
-from ._path import socket_path, unreachable
 from ._table import OnLost, Owners
-from ._trace import Trace, current, nowhere
 
 L = TypeVar("L")
 
+Trace = Callable[[], "str | None"]
+
+OPENTELEMETRY: Final = "opentelemetry.trace"
+_ADMIN: Final = ".admin"  # the admin socket has the path of the socket for locks, plus this
 _LONG: Final = 1e9  # seconds; a socket cannot have a timeout of many more
 
 _clients: Final[weakref.WeakSet[Base]] = weakref.WeakSet()
@@ -58,6 +61,25 @@ class Pauses:
         """Return the pause after a failure."""
         pause, self._next = self._next, min(self.longest, 2 * self._next)
         return pause * random.uniform(0.5, 1)
+
+
+def current() -> str | None:
+    """Return the traceparent of OpenTelemetry's current span; None without one.
+
+    A program that has not imported OpenTelemetry has none, so it is not imported for this.
+    """
+    api = sys.modules.get(OPENTELEMETRY)
+    span = getattr(api, "get_current_span", None)  # it may be being imported just now
+    if span is None:
+        return None
+    context = span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def nowhere() -> None:
+    """Return no trace."""
 
 
 class Base(ABC):
@@ -209,6 +231,42 @@ class Base(ABC):
         if reply[0] != w.OK:
             raise error(reply[0], w.text(reply))
         return reply
+
+
+def socket_path(path: str | os.PathLike[str] | None) -> str:
+    """Return the daemon's socket, in the order of PROTOCOL.md."""
+    if path is not None:
+        return os.fspath(path)
+    if named := os.environ.get("LOCKSIDECAR_SOCKET"):
+        return named
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.geteuid() != 0:
+        return os.path.join(runtime, "locksidecar", "locksidecar.sock")
+    return "/run/locksidecar/locksidecar.sock"
+
+
+def unreachable(path: str, e: OSError | LockError) -> LockError:
+    """Return the error for a failed connect. It names the socket, and the socket that may be meant instead."""
+    hint = _hint(path)
+    if isinstance(e, LockError):
+        return type(e)(f"{e}, at {path}{hint}")  # e first: its text begins with the name of the error
+    if isinstance(e, (FileNotFoundError, ConnectionRefusedError)):
+        start = "" if hint else "; start one with 'locksidecar serve', or name its socket with LOCKSIDECAR_SOCKET"
+        return Unavailable(f"no daemon at {path}: {e}{hint or start}")
+    if isinstance(e, PermissionError):
+        return Unavailable(f"this user (uid {os.geteuid()}) may not connect to {path}: {e}")
+    if isinstance(e, TimeoutError):
+        return Unavailable(f"the daemon at {path} has not answered: {e}{hint}")
+    return Unavailable(f"cannot connect to {path}: {e}{hint}")
+
+
+def _hint(path: str) -> str:
+    locks = path.removesuffix(_ADMIN)
+    if locks != path:
+        return f"; it has the name of an admin socket, beside {locks} for locks"
+    if not os.path.exists(path) and os.path.exists(path + _ADMIN):
+        return f"; only an admin socket is there, {path}{_ADMIN}"
+    return ""
 
 
 def _after_fork() -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 from msgpack import unpackb
 
 from . import _wire as w
+from ._base import OPENTELEMETRY, current, nowhere
 from ._conn import READ
 from ._errors import ConnectionLost, LockError
 from ._handle import run
@@ -16,7 +17,6 @@ from ._hold import Call, Hold
 from ._many import Side
 from ._owner import here
 from ._scope import OneLock
-from ._trace import OPENTELEMETRY, current, nowhere
 
 _clock: Final = time.clock_gettime_ns
 _monotonic: Final = time.monotonic

@@ -9,9 +9,9 @@ from typing import Any, Final
 from weakref import ref
 
 from .. import _wire as w
+from .._base import OPENTELEMETRY, current, nowhere
 from .._hold import Hold, Who
 from .._many import Side
-from .._trace import OPENTELEMETRY, current, nowhere
 from ._conn import Conn, Quick
 from ._owner import Later
 from ._scope import OneLock

@@ -25,9 +25,9 @@ try:
     from redis.sentinel import Sentinel as _Sentinel
 except ImportError:
     if not TYPE_CHECKING:
-        from ._absent import Absent as _Redis
-        from ._absent import Absent as _RedisCluster
-        from ._absent import AbsentSentinel as _Sentinel
+        from ._common import Absent as _Redis
+        from ._common import Absent as _RedisCluster
+        from ._common import AbsentSentinel as _Sentinel
 
         _redis = None
 

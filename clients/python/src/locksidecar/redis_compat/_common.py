@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Coroutine
 from types import SimpleNamespace
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from .. import _wire as w
@@ -228,6 +228,28 @@ class Locks:
             thread_local=thread_local,
             raise_on_release_error=raise_on_release_error,
         )
+
+
+class Absent:
+    """Replaces a client of redis-py if redis-py is not installed: it accepts the same arguments, and can do nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    @classmethod
+    def from_url(cls, url: str, **_: Any) -> Any:
+        return cls()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{name}: redis-py is not installed, so that there is nothing but lock()")
+
+
+class AbsentSentinel(Absent):
+    """Replaces redis-py's Sentinel."""
+
+    def master_for(self, _: str, redis_class: Any, *__: Any, **___: Any) -> Any:
+        return redis_class()
+
+    slave_for = master_for
 
 
 def give_up(inner: One | None) -> None:
