@@ -320,15 +320,16 @@ def test_an_interrupted_request_expects_no_answer(client: Client) -> None:
 def test_a_pair_after_an_interrupted_acquire(client: Client, connect: Connect, again: bool) -> None:
     pair = client.read_write("k")
     pair.write.acquire()
-    adopt = pair.read._adopt
+    conn = client._conn
+    assert conn is not None
 
-    def interrupted(_: object) -> bool:
+    def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
-    pair.read._adopt = interrupted  # type: ignore[method-assign, assignment]
+    conn.adopt = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         pair.read.acquire()
-    pair.read._adopt = adopt  # type: ignore[method-assign]
+    del conn.adopt
     if again:
         pair.read.acquire()
     pair.write.release()

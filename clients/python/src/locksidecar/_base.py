@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 from . import _wire as w
 from ._errors import ConnectionLost, LockError, Unavailable, error
 from ._hold import OWN
+from ._session import _open
 from ._table import OnLost, Owners
 
 L = TypeVar("L")
@@ -270,7 +271,10 @@ def _hint(path: str) -> str:
 
 
 def _after_fork() -> None:
-    """Forget, in a child process, everything that belongs to the parent."""
+    """Forget, in a child process, everything that belongs to the parent, including new connections."""
+    for conn in list(_open):
+        conn.forked()
+    _open.clear()
     for client in list(_clients):
         client._reset()
 

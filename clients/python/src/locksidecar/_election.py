@@ -99,10 +99,6 @@ class Campaign(BaseCampaign):
         self.finished = True
         self._done.put(None)
 
-    @staticmethod
-    def _unit() -> object:
-        return threading.current_thread()
-
     def _begin(self, term: Term) -> None:
         what = self._elect(term)
         self._elected = threading.Thread(target=run, args=(what,), name="locksidecar-elected", daemon=True)

@@ -185,8 +185,7 @@ class Handle(ABC, Generic[H]):
 
         If it is not held because its validity has run out, it is lost from then on.
         """
-        hold = self._find()
-        return hold is not None and still(hold)
+        return self._valid() is not None
 
     def __repr__(self) -> str:
         try:
@@ -253,7 +252,7 @@ class Handle(ABC, Generic[H]):
                 hold = conn.granted(call)
                 if hold is None:
                     return False
-                if self._adopt(hold):
+                if conn.adopt(hold, *self._tell):
                     for each in hold.each:
                         each.taken = True
                     conn.watch(hold)
@@ -287,7 +286,7 @@ class Handle(ABC, Generic[H]):
         try:
             if sure(hold) and hold.conn.reenter(hold):
                 self._keep(who, hold)
-                self._adopt(hold)
+                hold.conn.adopt(hold, *self._tell)
                 return True
         except BaseException:
             if self._owner is None:  # otherwise other threads count, too
@@ -298,10 +297,6 @@ class Handle(ABC, Generic[H]):
         self._forget(who, hold)
         hold.conn.give_up(hold)
         return False
-
-    def _adopt(self, hold: H) -> bool:
-        """Begin to report the hold's loss; false if it is not valid."""
-        return all(hold.conn.adopt(hold, tell) for tell in self._tell or (None,))
 
     def _refuse_lost(self, hold: Held) -> None:
         """Raise LostError if the hold was lost and its owner has not released it."""

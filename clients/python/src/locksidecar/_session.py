@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import threading
 import time
 import weakref
@@ -461,13 +460,3 @@ class Session(Table, ABC):
         self._late.clear()
         self._pending.clear()
         self._cancels.clear()
-
-
-def after_fork() -> None:
-    """Detach a child process from all connections of its parent, including new ones."""
-    for conn in list(_open):
-        conn.forked()
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=after_fork)

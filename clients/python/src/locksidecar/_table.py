@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -126,11 +125,11 @@ class Owners:
             self._entries = {at: e for at, e in self._entries.items() if not all(map(stale, e))}
             self._sweep_at = max(_SWEEP, 2 * len(self._entries))
 
-    def lend(self, hold: Hold, unit: object) -> None:
+    def lend(self, hold: Hold, who: Who) -> None:
         """Record the hold of an election's term, even a lost one, for the thread or task that works under it."""
         with self.mu:
             if not released(hold):
-                hold.who = weakref.ref(unit)
+                hold.who = who
                 self.enter(hold)
 
     def leave(self, hold: Hold) -> None:
@@ -264,18 +263,17 @@ class Table:
 
     # ---- what its owner does with it ----
 
-    def adopt(self, hold: Held, tell: OnLost | None) -> bool:
+    def adopt(self, hold: Held, *tells: OnLost) -> bool:
         """Begin to report the hold's loss, as its owner has it now; false if it is not valid."""
-        if tell is None:
+        if not tells:
             return hold.owned()
         with self._mu:
             if not hold.owned():
                 return False
-            if tell not in hold.tell:
-                hold.tell = (*hold.tell, tell)
-                if isinstance(hold, Holds):
-                    for each in hold.each:
-                        each.groups = (*without(each.groups, hold), hold)
+            hold.tell = (*hold.tell, *filter(lambda tell: tell not in hold.tell, tells))
+            if isinstance(hold, Holds):
+                for each in hold.each:
+                    each.groups = (*without(each.groups, hold), hold)
             return True
 
     def disown(self, hold: Held, tell: OnLost) -> None:

@@ -12,7 +12,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Final, Generic, TypeVar
@@ -21,7 +20,7 @@ from . import _wire as w
 from ._base import Pauses
 from ._errors import Limit, LockError, LostError, Unavailable, log
 from ._handle import settle
-from ._hold import Call, Hold, Origin
+from ._hold import Call, Hold, asks
 
 # These errors end no campaign, because they may pass.
 MENDS: Final = (Unavailable, Limit)
@@ -116,7 +115,8 @@ class BaseCampaign(ABC):
     def __init__(self, election: BaseElection[Any]) -> None:
         self._election = election  # kept alive: its terms must not look like terms of a discarded handle
         self._client = election._client
-        self._key = election._key
+        self._key = election.key
+        self._lock = election._lock
         self.pid = os.getpid()  # a forked child has campaigns of its own
         self.loop = self._client._here()  # None for threads
         self.term: Any = None
@@ -133,11 +133,6 @@ class BaseCampaign(ABC):
     @abstractmethod
     async def _rest(self, most: float) -> None:
         """Wait for wake, for so many seconds at most."""
-
-    @staticmethod
-    @abstractmethod
-    def _unit() -> object:
-        """Return the running thread or task."""
 
     @abstractmethod
     def _begin(self, term: Any) -> None:
@@ -210,10 +205,11 @@ class BaseCampaign(ABC):
 
     async def _ask(self, conn: Any) -> Hold | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
-        hold = Hold(conn, self._key, next(self._client._owners), by=self._election._by, wake=self.wake)
+        hold: Hold = self._lock._request(conn, next(self._client._owners), None)
+        hold.wake = self.wake
         call = Call(w.ACQUIRE, hold)
         try:
-            conn.send(call, hold.key, hold.owner, 0, -1, self._election._ttl, 0)
+            conn.send(call, *asks(hold, -1, self._lock._ttl, 0, None))
             while not call.done and not self.stopping:
                 await self._rest(conn.step)
                 conn.listen(conn.catch_up)
@@ -224,7 +220,7 @@ class BaseCampaign(ABC):
                 raise call.error
             if conn.granted(call) is None:  # the longest wait that the daemon allows is over
                 return None
-            if all(conn.adopt(hold, tell) for tell in self._client._tell or (None,)):
+            if conn.adopt(hold, *self._client._tell):
                 conn.watch(hold)
                 return hold
             conn.give_up(hold)  # the hold was over before this thread or task ran
@@ -255,7 +251,7 @@ class BaseCampaign(ABC):
         """Call on_elected, unless the term is over before it has begun."""
         if not term._begin():
             return
-        self._client._known.lend(term._hold, self._unit())
+        self._client._known.lend(term._hold, self._lock._who())
         try:
             await self._call(self._election._on_elected, term)
         except self._cancellations as e:
@@ -297,10 +293,7 @@ class BaseCampaign(ABC):
         calls: list[Call] = []
         try:
             hold.conn.release(hold, [], calls)  # this has released; the rest only waits
-            for c in calls:
-                await hold.conn.answered(c, time.monotonic() + hold.conn.timeout)
-                if c.reply[0] != w.OK:
-                    log.info("election %r: the release was answered %s", self._key, w.text(c.reply))
+            await self._lock._released(hold, calls)
         except self._cancellations as e:
             self._cancelled(e)
         except LockError as e:  # the release has been sent, or the connection has ended, which also releases
@@ -345,19 +338,17 @@ class BaseElection(Generic[T]):
         cancel: bool = False,
     ) -> None:
         self._client = client
-        self._key = w.check_key(key)
-        self._ttl = w.to_ttl(ttl)
+        self._lock = client.lock(key, ttl)
         w.check_callback(on_elected, "on_elected")
         w.check_callback(on_lost, "on_lost")
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._cancel = cancel
-        self._by = Origin(self, 3)
 
     @property
     def key(self) -> str:
         """The key of the election."""
-        return self._key
+        return str(self._lock.key)
 
     @property
     def is_leader(self) -> bool:
@@ -382,9 +373,7 @@ class BaseElection(Generic[T]):
         self._new().start()
 
     async def _run(self, campaign: Any) -> None:
-        unit = campaign._unit()
-        if unit is not None:
-            self._client._known.check([self._key], weakref.ref(unit), self._by, True)
+        self._lock._check(self._lock._who(), True)
         await campaign.run()
         if campaign.cancelled is not None:
             raise campaign.cancelled
@@ -414,7 +403,7 @@ class BaseElection(Generic[T]):
         except Exception:
             if body is None:
                 raise
-            log.exception("election %r, whose body failed", self._key)
+            log.exception("election %r, whose body failed", self.key)
 
     def resign(self) -> None:
         """End the present term, if there is one, and go to the back of the queue. Does not wait for that."""
@@ -446,4 +435,4 @@ class BaseElection(Generic[T]):
 
     def __repr__(self) -> str:
         module = type(self).__module__.removesuffix("._election")
-        return f"<{module}.Election {self._key!r} {'leads' if self.is_leader else 'does not lead'}>"
+        return f"<{module}.Election {self.key!r} {'leads' if self.is_leader else 'does not lead'}>"

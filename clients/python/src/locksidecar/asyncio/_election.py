@@ -88,10 +88,6 @@ class Campaign(BaseCampaign):
         self.finished = True
         self.ended.set()
 
-    @staticmethod
-    def _unit() -> object:
-        return asyncio.current_task()
-
     def _begin(self, term: Term) -> None:
         self._elected = self._task(self._elect(term), self._callbacks)
 
