@@ -22,6 +22,7 @@ WORDS: Final[Texts] = (
     ("async with", "with"),
     ("__aenter__", "__enter__"),
     ("__aexit__", "__exit__"),
+    ("._tasks import", "._threads import"),
 )
 
 # By module for threads: what else differs in the one for tasks.
@@ -63,7 +64,7 @@ THREADS: Final[dict[str, Texts]] = {
     "redis_compat/lock.py": (
         ("redis.asyncio.lock", "redis.lock"),
         ("import raises\n", "import raises, run\n"),
-        ("from ...asyncio._owner import Later\n", ""),
+        ("from ...asyncio._tasks import Later\n", ""),
         (
             "\n\n        The call itself releases; its result can be awaited for the answer. So a cancelled release "
             "has released.\n        ",

@@ -30,14 +30,13 @@ from locksidecar import (
     _election,
     _handle,
     _hold,
-    _link,
     _lock,
     _many,
-    _owner,
     _scope,
     _session,
     _table,
     _term,
+    _threads,
     redis_compat,
 )
 from locksidecar import _wire as w
@@ -45,7 +44,7 @@ from locksidecar import _wire as w
 Connect = Callable[..., Client]
 # fmt: off
 OURS = (
-    _base, _client, _conn, _election, _handle, _hold, _link, _lock, _many, _owner, _scope, _session, _table, _term,
+    _base, _client, _conn, _election, _handle, _hold, _lock, _many, _scope, _session, _table, _term, _threads,
     w, redis_compat.lock, redis_compat._common,
 )
 # fmt: on

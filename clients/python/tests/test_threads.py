@@ -18,7 +18,7 @@ from daemon import BOUND, Daemon, Script, ask, until
 from peer import FENCE, Background, Peer, ms
 
 import locksidecar
-from locksidecar import Client, LostError, Unavailable, _handle, _link
+from locksidecar import Client, LostError, Unavailable, _handle, _threads
 from locksidecar import _wire as w
 
 Connect = Callable[..., Client]
@@ -181,7 +181,7 @@ atexit.register(bye)
 def test_a_client_that_is_thrown_away_releases_soon(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_link._Notifier, "every", lambda _: 1000.0)  # so that the keeper does not check by itself
+    monkeypatch.setattr(_threads._Notifier, "every", lambda _: 1000.0)  # so that the keeper does not check by itself
     forgotten = Client(daemon.path)
     lock = forgotten.lock("k", owner=1)
     lock.acquire()

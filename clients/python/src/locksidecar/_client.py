@@ -16,10 +16,10 @@ from ._base import ReadWriteLock
 from ._election import Elected, Election
 from ._election import Lost as TermLost
 from ._handle import Owner, Terms, run
-from ._link import Link
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore
 from ._table import OnLost
+from ._threads import Link
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

@@ -15,8 +15,8 @@ from ._errors import ConnectionLost, LockError
 from ._handle import run
 from ._hold import Call, Hold
 from ._many import Side
-from ._owner import here
 from ._scope import OneLock
+from ._threads import here
 
 _clock: Final = time.clock_gettime_ns
 _monotonic: Final = time.monotonic

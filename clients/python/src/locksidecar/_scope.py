@@ -14,7 +14,7 @@ from ._handle import H, One, raises, run
 from ._hold import Hold, Holds
 from ._inspect import Inspection, inspection
 from ._many import OneOf, Permits, Several
-from ._owner import Owned
+from ._threads import Owned
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,9 +16,9 @@ from .._handle import Owner, Terms
 from .._table import OnLost
 from ._election import Elected, Election
 from ._election import Lost as TermLost
-from ._link import Link
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore
+from ._tasks import Link
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack

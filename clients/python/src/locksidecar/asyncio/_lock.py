@@ -13,8 +13,8 @@ from .._base import OPENTELEMETRY, current, nowhere
 from .._hold import Hold, Who
 from .._many import Side
 from ._conn import Conn, Quick
-from ._owner import Later
 from ._scope import OneLock
+from ._tasks import Later
 
 _clock: Final = time.clock_gettime_ns
 _CLOCK: Final = w.CLOCK

@@ -13,7 +13,7 @@ from .._handle import H, One, raises
 from .._hold import Hold, Holds
 from .._inspect import Inspection, inspection
 from .._many import OneOf, Permits, Several
-from ._owner import Later, Owned
+from ._tasks import Later, Owned
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -8,7 +8,7 @@ from ..._errors import LockError as SidecarError
 from ..._handle import raises
 from ...asyncio._client import Client
 from ...asyncio._lock import Lock as SidecarLock
-from ...asyncio._owner import Later
+from ...asyncio._tasks import Later
 from .._common import Common, Token, client_of, new_token
 from ..exceptions import LockError, translated
 

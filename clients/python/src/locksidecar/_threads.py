@@ -1,16 +1,21 @@
-"""The connection of a client for threads, and its reports of losses."""
+"""What threads bring: the client's connection, its reports of losses, and the owner of a lock."""
 
 from __future__ import annotations
 
+import inspect
+import os
 import queue
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any, Final
 
 from ._base import Base
 from ._conn import Conn
 from ._errors import ConnectionLost, LockError, LostError, Unavailable, log
-from ._handle import run
+from ._handle import H, Handle, run
+from ._hold import Who
 from ._table import Notifier, OnLost
 
 
@@ -85,3 +90,36 @@ class _Notifier(Notifier):
                 tell(why)
             except BaseException:  # sys.exit would end only this thread, and later losses would not be reported
                 log.exception("on_lost failed for lock %r", why.key)
+
+
+class Here(threading.local):
+    """The owner that each thread is, by default."""
+
+    def __init__(self) -> None:
+        self.look()
+
+    def look(self) -> None:
+        """Look which thread this is: a forked child may have another Thread for it."""
+        self.who: Who = weakref.ref(threading.current_thread())
+
+
+here: Final = Here()
+
+os.register_at_fork(after_in_child=here.look)
+
+
+class Owned(Handle[H]):
+    """A handle of a client for threads."""
+
+    _unit = "thread"
+
+    def _who(self) -> Who:
+        """Return the calling owner."""
+        return self._owner if self._owner is not None else weakref.ref(threading.current_thread())
+
+    @staticmethod
+    def _must_run(f: Callable[..., Any]) -> None:
+        """Raise TypeError if a function cannot run under a lock."""
+        kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
+        if any(kind(code) for kind in kinds for code in (f, type(f).__call__)):
+            raise TypeError(f"calling {f!r} does not run its body: use with inside of it, or locksidecar.asyncio")
