@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from . import _wire as w
 from ._base import ReadWriteLock
-from ._election import Elected, Election
-from ._election import Lost as TermLost
+from ._election import Elected, Election, TermLost
 from ._handle import Owner, Terms, run
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore

@@ -76,8 +76,7 @@ class Role(dict[int, object]):
 class Conn(Session):
     """A connected session."""
 
-    def __init__(self, path: str, name: str, label: str, timeout: float, notifier: Notifier, owners: Owners) -> None:
-        """Connect and say hello; OSError or LockError when that fails."""
+    def __init__(self, timeout: float, notifier: Notifier, owners: Owners) -> None:
         super().__init__(timeout, notifier, owners)
         self._cooperative = socket.socket.recv is not _socket.socket.recv
         if self._cooperative and not hasattr(select, "poll"):
@@ -87,15 +86,10 @@ class Conn(Session):
         self._turns = 0  # how often a caller has read
         self._inbox: list[bytes] = []  # data that was read and is not handled yet
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        try:
-            _open.add(self)
-            self._connect(path, name, label)
-        except BaseException:
-            self._sock.close()
-            _open.discard(self)
-            raise
+        _open.add(self)
 
-    def _connect(self, path: str, name: str, label: str) -> None:
+    def connect(self, path: str, name: str, label: str) -> None:
+        """Connect and say hello; OSError or LockError when that fails."""
         sock = self._sock
         limit = time.monotonic() + self.timeout
         sock.settimeout(self.timeout)

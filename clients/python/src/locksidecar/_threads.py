@@ -45,12 +45,13 @@ class Link(Base):
             return run(self._attempt(start))
 
     async def _dial(self) -> Conn:
-        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier, self._known)
+        conn = Conn(self._timeout, self._notifier, self._known)
         try:
+            conn.connect(self._path, self._name, self._label)
             self._own(conn, conn.discard, conn._sock, self._path)
             conn.keep()
         except BaseException:
-            conn.die(ConnectionLost("interrupted while connecting"))
+            conn.die(ConnectionLost("not connected"))
             conn.shut()
             raise
         return conn

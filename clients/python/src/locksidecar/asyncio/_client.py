@@ -14,8 +14,7 @@ from .. import _wire as w
 from .._base import ReadWriteLock
 from .._handle import Owner, Terms
 from .._table import OnLost
-from ._election import Elected, Election
-from ._election import Lost as TermLost
+from ._election import Elected, Election, TermLost
 from ._lock import Lock, PairedLock
 from ._scope import AnyLock, Locks, Semaphore
 from ._tasks import Link

@@ -39,7 +39,7 @@ class Term(BaseTerm):
 
 
 Elected = Callable[[Term], object]
-Lost = Callable[[Term, "str | None"], object]
+TermLost = Callable[[Term, "str | None"], object]
 
 
 class Campaign(BaseCampaign):
