@@ -29,7 +29,7 @@ from ._errors import (
     error,
     log,
 )
-from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended, lost
+from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended
 from ._session import Session
 from ._table import Before, Held, OnLost
 
@@ -293,17 +293,10 @@ class Handle(ABC, Generic[H]):
                 hold.count = before
             raise
         hold.conn.lapse(hold.each, w.now())
-        self._refuse_lost(hold)
+        self._check(who, False)
         self._forget(who, hold)
         hold.conn.give_up(hold)
         return False
-
-    def _refuse_lost(self, hold: Held) -> None:
-        """Raise LostError if the hold was lost and its owner has not released it."""
-        reason = lost(hold)
-        ended_here = hold.conn.quiet or hold.conn.owners is not self._client._known  # by close, or by a fork
-        if reason and not ended_here:
-            raise hold.loss(reason)
 
     def _check(self, who: Who, waits: bool) -> None:
         """Raise if the owner must not acquire: it has lost one of the keys, or holds one by another handle."""

@@ -14,7 +14,7 @@ from .. import _wire as w
 from .._base import Base
 from .._errors import LockError as SidecarError
 from .._errors import log
-from .._handle import One, settle
+from .._handle import One
 from .exceptions import LockError, LockNotOwnedError, translated
 
 L = TypeVar("L", bound=One)
@@ -113,10 +113,8 @@ class Common(Generic[L]):
     def _refuse_lost(self, *locks: L | None) -> None:
         """Raise LostError if the hold of one of the handles was lost and has not been released."""
         for lock in filter(None, locks):
-            hold = lock._kept()
-            if hold is not None:
-                settle(hold)
-                lock._refuse_lost(hold)
+            if lock._owner is not None:
+                lock._check(lock._owner, False)
 
     async def _take(self, token: bytes, wait: int) -> L | None:
         client = client_of(self._kind, self.redis)
