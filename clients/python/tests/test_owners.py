@@ -7,6 +7,7 @@ import gc
 import logging
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -648,7 +649,7 @@ def test_work_under_a_term_that_is_lost_does_not_acquire_its_key(client: Client)
         client._known.leave(term._hold)
         with term._hold.conn._mu:
             term._hold.conn._lose(term._hold, "forced")
-        client._known.lend(term._hold, threading.current_thread())  # as if it began now
+        client._known.lend(term._hold, weakref.ref(threading.current_thread()))  # as if it began now
         for kind in ({}, {"blocking": False}):
             try:
                 client.lock("k").acquire(**kind)

@@ -184,6 +184,8 @@ class Session(Table, ABC):
         False if no count was left; before is as in let_go. Without wait there is no answer.
         """
         gone = self.let_go(held, before)
+        if gone is None:
+            return False
         if gone and not wait:
             flags, fences = flags | w.QUIET, dict(gone)
             with self._mu:
@@ -193,10 +195,10 @@ class Session(Table, ABC):
                     # several report the first failure
                     hold.groups = (held,) if isinstance(held, Holds) and held.tell else ()
                     self.let_gone(hold)
-        self._send_releases(held, gone or (), flags, calls, self.new_call if wait else Call)
+        self._send_releases(held, gone, flags, calls, self.new_call if wait else Call)
         if held.lost:
             self.acknowledge(held)
-        return gone is not None
+        return True
 
     def _send_releases(
         self, held: Held, gone: Entries, flags: int, calls: list[Call], make: Callable[..., Call] = Call
