@@ -28,7 +28,7 @@ AsyncClient = locksidecar.asyncio.Client
 
 def lose(peer: Peer, client: Client, lock: Any, reason: int = 4) -> None:
     """Make the daemon report a hold as lost, by default by force, and wait until the client knows it."""
-    hold = lock._find().each[0]
+    hold = lock._mine().each[0]
     peer.say(64, 0, hold.key, hold.owner, hold.fence, reason)
     until("it is lost", lambda: not lock.owned())
 
@@ -90,7 +90,7 @@ async def test_a_lost_lock_is_not_entered_again_under_asyncio(aclient: AsyncClie
 def test_another_handle_of_the_thread_does_not_enter_a_lost_lock(peer: Peer) -> None:
     client = Client(peer.path, "test")
     first = client.lock("k")
-    acquired = Background(lambda: first.acquire() and first._find())
+    acquired = Background(lambda: first.acquire() and first._mine())
     peer.welcome()
     q = peer.grant(60_000)
     hold = acquired.result()
@@ -167,7 +167,7 @@ def test_a_fixed_lock_may_be_left_to_end(client: Client) -> None:
     for _ in range(2):
         lock = client.lock("k", ttl=0.2, renew=False)
         assert lock.acquire(timeout=60)
-        hold = lock._find()
+        hold = lock._mine()
         del lock
     assert hold is not None
     until("it has ended", lambda: not hold.owned())
@@ -324,7 +324,7 @@ def test_a_grant_after_the_end_of_the_threads_hold_is_given_back(peer: Peer) -> 
     played = Background(greet, peer, 2_000)
     first.acquire()
     played.result()
-    hold = first._find()
+    hold = first._mine()
     assert hold is not None
 
     def play() -> None:
@@ -734,7 +734,7 @@ def test_ended_threads_are_forgotten(client: Client) -> None:
 
     def leave() -> None:
         assert lock.acquire(timeout=60)
-        hold = lock._find()
+        hold = lock._mine()
         assert hold is not None
         until("it has ended", lambda: not hold.owned())
 

@@ -233,7 +233,7 @@ def test_a_beat_that_has_arrived_counts_though_nobody_has_read_it(peer: Peer) ->
     assert client._conn is not None
     with client._conn._role:  # no thread reads
         peer.say(65, 0, ms() + 60_000, 60_000)
-        hold = lock._find()
+        hold = lock._mine()
         assert hold is not None
         until("the grant's own validity is over", lambda: not hold.owned())  # no caller has asked
     assert lock.owned()

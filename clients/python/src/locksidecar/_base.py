@@ -201,10 +201,10 @@ class Base(ABC):
             raise ConnectionLost("the client is closed")
         return conn, why
 
-    def _end(self) -> None:
-        """End the connection of a client that is closed."""
+    def _end(self, why: str = "the client is closed") -> None:
+        """End the connection of a client that is closed, or cannot be used any more."""
         if self._conn is not None:
-            self._conn.die(ConnectionLost("the client is closed"), quiet=True)
+            self._conn.die(ConnectionLost(why), quiet=True)
             self._disown()
 
     def _own(self, conn: Any, discard: Callable[..., object], *args: object) -> None:

@@ -76,6 +76,7 @@ class Handle(ABC, Generic[H]):
     _unit: str  # the default owner, for messages: "thread" or "task"
     _kind = "lock"  # for messages
     _one = False  # one of the keys is acquired
+    _general = False  # the shortest path is not for it
     _keys: tuple[str, ...]
     # By thread, task or named owner, the newest last. __del__ finds this one if __init__ has failed.
     _held: dict[Who, list[H]] = {}  # noqa: RUF012
@@ -95,7 +96,7 @@ class Handle(ABC, Generic[H]):
         self._client = client
         self._confirm = client._confirm if confirm is None else confirm
         self._hold_for = 0 if keep is None else w.to_ttl(keep, "keep")
-        self._general = owner is not None or keep is not None  # the shortest path is not for it
+        self._general = self._general or owner is not None or keep is not None
         self._held = {}
         self._sweep_at = SWEEP
         self._ttl = 0 if ttl is None else w.to_ttl(ttl)
@@ -205,18 +206,13 @@ class Handle(ABC, Generic[H]):
         """Return the holds of this owner."""
         return self._of(self._who())
 
-    def _find(self) -> H | None:
-        """Return the newest hold of this owner."""
-        mine = self._mines()
-        return mine[0] if mine else None
-
     def _valid(self) -> H | None:
-        """Return the hold of this owner if it is valid."""
-        hold = self._find()
-        return hold if hold is not None and still(hold) else None
+        """Return the newest hold of this owner if it is valid."""
+        mine = self._mines()
+        return mine[0] if mine and still(mine[0]) else None
 
     def _mine(self) -> H:
-        """Return the hold of this owner; NotHeld if there is none."""
+        """Return the newest hold of this owner; NotHeld if there is none."""
         mine = self._mines()
         if not mine:
             raise self._not_held()

@@ -130,11 +130,6 @@ class Holds:
     op = w.ACQUIRE_MANY
 
     @property
-    def key(self) -> str:
-        """One of the keys, which a cancel has to name."""
-        return self.each[0].key
-
-    @property
     def shared(self) -> bool:
         return any(hold.shared for hold in self.each)
 
@@ -169,12 +164,10 @@ class Holds:
 
 def asks(held: Hold | Holds, wait: int, ttl: int, flags: int, trace: str | None) -> tuple[object, ...]:
     """Return the fields of an acquire."""
-    keys: object = held.key
+    keys: object = [hold.key for hold in held.each]
     mode, more = int(held.shared), cast("tuple[object, ...]", (trace,))
-    if held.op != w.ACQUIRE or isinstance(held, Holds):
-        keys = [hold.key for hold in held.each]
-    else:
-        more = held.permits, trace or "", held.keep
+    if isinstance(held, Hold) and held.op == w.ACQUIRE:
+        keys, more = held.key, (held.permits, trace or "", held.keep)
         mode = w.PERMIT if held.permits else mode
     while more and not more[-1]:
         more = more[:-1]

@@ -124,9 +124,7 @@ class OneOf(One):
 class Side(One):
     """One of the two handles of a readers-writer lock, which have one owner, and count their acquires apart."""
 
-    def __init__(self, client: Any, key: str, **terms: Any) -> None:
-        super().__init__(client, key, **terms)
-        self._general = True
+    _general = True
 
     def join(self, other: Side) -> None:
         """Share the owner of the other side."""

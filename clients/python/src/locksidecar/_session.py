@@ -256,7 +256,7 @@ class Session(Table, ABC):
             elif granted:
                 self.give_back(c.hold)
             elif not c.done and c.id:
-                self.send(self._cancel(c, c.hold), c.id, c.hold.key)
+                self.send(self._cancel(c, c.hold), c.id, c.hold.each[0].key)
 
     def _cancel(self, c: Call, hold: Held) -> Call:
         cancel = self.new_call(w.CANCEL)
@@ -313,7 +313,7 @@ class Session(Table, ABC):
             left = Counter(self._end(held, before or what(held)))
         self._expect_no_more(calls)
         for c in filter(lambda c: c.sent, calls):
-            left.subtract(c.what or [(held.key, held.each[0].fence)])
+            left.subtract(c.what or [(held.each[0].key, held.each[0].fence)])
         with contextlib.suppress(LockError):
             self._send_back(held, list(left.elements()))
 
@@ -379,9 +379,8 @@ class Session(Table, ABC):
             owner, fence, reason = w.numbers((0, 0, *m[3:6]), 3)
             with self._mu:
                 found = self._holds.get((key, owner))
-                if found is None or found.fence != fence:
-                    return
-                self._lose(found, REASONS.get(reason, f"reason {reason}"))
+                if found is not None and found.fence == fence:
+                    self._lose(found, REASONS.get(reason, f"reason {reason}"))
         elif m[0] == w.RELEASE_FAILED:
             key = w.text(m)
             owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)

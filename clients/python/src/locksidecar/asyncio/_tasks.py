@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Generic, TypeVar
 
 from .._base import Base
-from .._errors import ConnectionLost, LockError, LostError, Unavailable, log
+from .._errors import LockError, LostError, Unavailable, log
 from .._handle import H, Handle
 from .._hold import Who
 from .._table import Notifier, OnLost
@@ -66,16 +66,11 @@ class Link(Base):
         with self._mu:
             if self._loop is not None and not self._loop.is_closed():
                 raise RuntimeError("this client belongs to another event loop; each loop needs a client of its own")
-            self._orphaned()
+            self._end("the event loop was closed")
             self._loop = loop
             self._notifier = _Notifier(loop)
             self._connecting = asyncio.Lock()
             self._failed = (-math.inf, Unavailable())
-
-    def _orphaned(self) -> None:
-        """End the connection of a loop that was closed before it."""
-        if self._conn is not None:
-            self._conn.die(ConnectionLost("the event loop was closed"), quiet=True)
 
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -41,7 +41,7 @@ def client_of(kind: type[Base], redis: Any) -> Any:
     loop = kind._running()
     for old in list(_defaults):
         if old is not None and old.is_closed() and (orphan := _defaults.pop(old, None)) is not None:
-            orphan._orphaned()
+            orphan._end("the event loop was closed")
     return _defaults.get(loop) or _defaults.setdefault(loop, kind())
 
 
