@@ -29,7 +29,7 @@ WORDS: Final[Texts] = (
 THREADS: Final[dict[str, Texts]] = {
     "_scope.py": (
         ("handles for tasks", "handles for threads"),
-        ("import H, One, raises\n", "import H, One, raises, run\n"),
+        ("import H, One\n", "import H, One, run\n"),
         ("import Later, Owned", "import Owned"),
         (
             "After an exception or a cancellation\n"
@@ -63,8 +63,7 @@ THREADS: Final[dict[str, Texts]] = {
     ),
     "redis_compat/lock.py": (
         ("redis.asyncio.lock", "redis.lock"),
-        ("import raises\n", "import raises, run\n"),
-        ("from ...asyncio._tasks import Later\n", ""),
+        ("from ...asyncio._tasks import Later\n", "from ..._handle import run\n"),
         (
             "\n\n        The call itself releases; its result can be awaited for the answer. So a cancelled release "
             "has released.\n        ",

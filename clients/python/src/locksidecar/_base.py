@@ -116,7 +116,7 @@ class Base(ABC):
         if on_lost is not None:
             w.check_callback(on_lost, "on_lost")
         self._path = socket_path(path)
-        self._name = w.program(name)
+        self._name = os.path.basename(sys.argv[0] if sys.argv else "") or "python" if name is None else name
         self._label = label
         self._timeout = min(timeout, _LONG)
         self._trace: Trace = trace or nowhere

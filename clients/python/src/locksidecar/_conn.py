@@ -46,8 +46,7 @@ from ._hold import Call, Hold, Holds
 from ._session import Session, _open
 from ._table import Notifier, Owners
 
-_TICK: Final = 0.01  # seconds between two checks of the keeper while callers read
-_LOOK: Final = 0.02  # seconds between checks for an answer that may have woken another thread
+_TICK: Final = 0.01  # seconds between two checks of what nothing wakes a thread for
 READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
@@ -178,8 +177,8 @@ class Conn(Session):
                 raise self.silent()
             with contextlib.suppress(Unavailable):
                 # not longer: an answer wakes only one of its waiters
-                await self.answered(cancel, time.monotonic() + _LOOK)
-        self.give_back_all()
+                await self.answered(cancel, time.monotonic() + _TICK)
+        self.send_due()
 
     # ---- reading ----
 
@@ -214,7 +213,7 @@ class Conn(Session):
             if limit is not None and time.monotonic() >= limit:
                 return
             if self._late:
-                self.give_back_all()
+                self.send_due()
 
     def _patience(self, limit: float | None) -> float:
         """Return the seconds to wait for something to read before limit is checked again."""
@@ -262,16 +261,11 @@ class Conn(Session):
 
     def _pass_on(self) -> None:
         """Pass the role to a waiting thread, and send what is due."""
-        self.give_back_all()
+        self.send_due()
         with self._mu:
             c = next(filter(Call.asleep, self._pending.values()), None)
             if c is not None:
                 c.wake()
-
-    def give_back_all(self) -> None:
-        """Send all releases and pings that are due."""
-        while self._late:
-            self.give_back_late()
 
     # ---- the keeper ----
 

@@ -113,7 +113,7 @@ class Campaign(BaseCampaign):
 
 
 class Election(BaseElection[Term]):
-    """One candidate for leadership, made by Client.election.
+    """One candidate for leadership, made by Client.election, which documents what holds for all candidates.
 
     on_elected(term) is called when a term begins, in a thread of its own. The term does not end when it returns, but
     when the lock is lost, or resign or stop is called. It should return soon when term.lost is set.

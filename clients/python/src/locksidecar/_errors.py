@@ -138,3 +138,18 @@ def error(code: int, text: object) -> LockError:
     """Return the exception for a failed reply. A code of a later version becomes a plain LockError."""
     name, cls = CODES.get(code, (f"code {code}", LockError))
     return cls(f"{name}: {text}" if text else name)
+
+
+def raises(e: LockError, name: str, body: BaseException | None) -> bool:
+    """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
+    if isinstance(e, Unconfirmed):
+        log.info("%s: %s", name, e)  # the body ran under the lock
+        return False
+    if body is None:
+        return True
+    if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
+        return False  # e may be the cause
+    log.warning("%s, whose body failed: %s", name, e)
+    if hasattr(body, "add_note"):  # Python 3.11
+        body.add_note(f"{name}: {e}")
+    return False

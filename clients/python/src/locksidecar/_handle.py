@@ -16,19 +16,7 @@ from typing import Any, Final, Generic, Literal, NoReturn, TypedDict, TypeVar
 
 from . import _wire as w
 from ._base import Pauses
-from ._errors import (
-    ConnectionLost,
-    Draining,
-    Invalid,
-    LockError,
-    LostError,
-    NotHeld,
-    Unavailable,
-    Unconfirmed,
-    Upgrade,
-    error,
-    log,
-)
+from ._errors import ConnectionLost, Draining, Invalid, NotHeld, Unavailable, Unconfirmed, Upgrade, error
 from ._hold import OWN, Call, Hold, Holds, Origin, Who, asks, ended
 from ._session import Session
 from ._table import Before, Held, OnLost
@@ -486,21 +474,6 @@ class Tries:
         if self._wait > 0:
             self.left = max(0, math.ceil(left * 1000))
         return left <= 0
-
-
-def raises(e: LockError, name: str, body: BaseException | None) -> bool:
-    """Tell whether the end of a scope raises e, its error. If the body has failed, too, the body's error counts."""
-    if isinstance(e, Unconfirmed):
-        log.info("%s: %s", name, e)  # the body ran under the lock
-        return False
-    if body is None:
-        return True
-    if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
-        return False  # e may be the cause
-    log.warning("%s, whose body failed: %s", name, e)
-    if hasattr(body, "add_note"):  # Python 3.11
-        body.add_note(f"{name}: {e}")
-    return False
 
 
 def leaks(hold: Held) -> bool:

@@ -146,15 +146,15 @@ class Holds:
     @property
     def lost(self) -> str:
         """The reason for the first loss, if there was one."""
-        first = self._first()
-        return "" if first is None else first.lost
+        return self._first().lost
 
-    def _first(self) -> Hold | None:
-        return min((hold for hold in self.each if hold.lost), key=lambda hold: hold.nth, default=None)
+    def _first(self) -> Hold:
+        """Return the hold that was lost first, or any if none is lost."""
+        return min(self.each, key=lambda hold: (not hold.lost, hold.nth))
 
     def loss(self, reason: str) -> LostError:
         """Return the error that reports the loss, with the key that was lost first."""
-        return (self._first() or self.each[0]).loss(reason)
+        return self._first().loss(reason)
 
     def owned(self) -> bool:
         """Tell whether all are valid now."""

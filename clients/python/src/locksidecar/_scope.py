@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from . import _wire as w
-from ._errors import LockError, NotAcquired
-from ._handle import H, One, raises, run
+from ._errors import LockError, NotAcquired, raises
+from ._handle import H, One, run
 from ._hold import Hold, Holds
 from ._inspect import Inspection, inspection
 from ._many import OneOf, Permits, Several

@@ -1,7 +1,7 @@
 """The state of one connection: its requests in flight, and (in _table) its holds. No I/O, and no waiting.
 
 It has two drivers: _conn.Conn for threads, and asyncio._conn.Conn for a loop. A driver passes in the data that it has
-read (feed), sends requests (send), and afterwards sends what is due (give_back_late). Everything else is decided here,
+read (feed), sends requests (send), and afterwards sends what is due (send_due). Everything else is decided here,
 so that both report a lock as held in exactly the same cases.
 
 Interrupts. With threads a signal handler may raise between any two steps. If the code that sees the exception cannot
@@ -394,14 +394,15 @@ class Session(Table, ABC):
         elif m[0] == w.FATAL:
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 
-    def give_back_late(self) -> None:
-        """Send one thing that is due: the release of an unwanted grant, or a ping."""
-        with self, contextlib.suppress(IndexError):  # another thread was quicker
-            hold = self._late.popleft()
-            if hold is None:
-                self.send(Call(w.PING))
-            else:
-                self.give_back(hold)
+    def send_due(self) -> None:
+        """Send everything that is due: the releases of unwanted grants, and pings."""
+        while self._late:
+            with self, contextlib.suppress(IndexError):  # another thread was quicker
+                hold = self._late.popleft()
+                if hold is None:
+                    self.send(Call(w.PING))
+                else:
+                    self.give_back(hold)
 
     # ---- loss ----
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 import sys
 import time
@@ -247,13 +246,6 @@ def check_int(value: int, name: str, least: int = 0, most: int = MAX_INT) -> int
 def clip(name: str) -> str:
     """Return the part of a name or label that fits: 128 bytes of UTF-8."""
     return name.encode(errors="replace")[:128].decode(errors="ignore")
-
-
-def program(name: str | None) -> str:
-    """Return the client's name: name, or else the program's."""
-    if name is not None:
-        return name
-    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
 class Seconds(float):

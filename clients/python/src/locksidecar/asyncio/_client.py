@@ -141,6 +141,23 @@ class Client(Link):
     ) -> Election:
         """Return a candidate for leadership. Nothing is sent yet: start, run or ``async with`` begin its campaign.
 
+        At any time at most one candidate of all hosts leads. Each term is one hold of the exclusive lock ``key``, with
+        its fence.
+
+        When this candidate ends a term, it releases the lock only after both callbacks have returned. So no successor
+        begins while this term still works. One candidate never has two terms at once: on_elected is not called again
+        before both have returned.
+
+        An exception of either callback ends the term and the campaign, and on_lost is called if it was not yet. run and
+        stop raise the exception, and ``error`` keeps it. There is one exception to this: a LostError of term.check, and
+        errors raised from it, do not count.
+
+        These failures do not end a campaign: the daemon or its store is away, the daemon is going away, or a limit of
+        it is reached. The campaign continues after a pause, which grows up to 2 seconds. All other errors end it:
+        Denied, Invalid, Unsupported and ProtocolError. Closing the client ends it, too.
+
+        A forked child does not lead, and has no campaign; it may start one.
+
         on_elected: called with each term that begins; see Election.
         on_lost: called once for each term when it is over, with the term and a reason.
         ttl: the length of the lease; by default the daemon's. It bounds the time without a leader after the leader's

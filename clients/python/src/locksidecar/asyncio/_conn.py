@@ -106,8 +106,7 @@ class Ear:
         except BaseException as e:
             conn.interrupted(e)
             raise
-        while conn._late:
-            conn.give_back_late()
+        conn.send_due()
 
     def ring(self) -> None:
         if (conn := self._conn()) is not None:
@@ -141,7 +140,7 @@ class Conn(Session):
         self.ready = False
         self._welcome: asyncio.Future[None] = loop.create_future()
         self._opening = False  # the transport is being made
-        self._transport: asyncio.Transport | None = None
+        self._transport: Any = None  # an asyncio.Transport
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = math.inf
         self._stuck: asyncio.TimerHandle | None = None
@@ -248,7 +247,6 @@ class Conn(Session):
             self._stuck = None
 
     def _write(self, data: bytes) -> None:
-        assert self._transport is not None
         self._transport.write(data)
 
     def catch_up(self) -> None:

@@ -111,7 +111,7 @@ class Campaign(BaseCampaign):
 
 
 class Election(BaseElection[Term]):
-    """One candidate for leadership, made by Client.election.
+    """One candidate for leadership, made by Client.election, which documents what holds for all candidates.
 
     on_elected(term) is called when a term begins, in a task of its own. It is a coroutine function, or one that does
     not block. The term does not end when it returns, but when the lock is lost, or resign or stop is called. Then its

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 from .. import _wire as w
-from .._errors import LockError, NotAcquired
-from .._handle import H, One, raises
+from .._errors import LockError, NotAcquired, raises
+from .._handle import H, One
 from .._hold import Hold, Holds
 from .._inspect import Inspection, inspection
 from .._many import OneOf, Permits, Several

@@ -7,7 +7,8 @@ from typing import Literal
 
 from .._client import Client
 from .._errors import LockError as SidecarError
-from .._handle import raises, run
+from .._errors import raises
+from .._handle import run
 from .._lock import Lock as SidecarLock
 from ._common import Common, Token, client_of, new_token
 from .exceptions import LockError, translated

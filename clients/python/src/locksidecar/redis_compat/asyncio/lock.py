@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from ..._errors import LockError as SidecarError
-from ..._handle import raises
+from ..._errors import raises
 from ...asyncio._client import Client
 from ...asyncio._lock import Lock as SidecarLock
 from ...asyncio._tasks import Later
