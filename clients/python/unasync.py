@@ -41,7 +41,7 @@ THREADS: Final[dict[str, Texts]] = {
             "the task leaves\n        it held, in particular no cancellation.\n\n",
             "",
         ),
-        ("self._let_go(self._who())\n            raise", "self.release()\n            raise"),
+        ("self._start_release(self._who())\n            raise", "self.release()\n            raise"),
         ("Decorate a coroutine function", "Decorate a function"),
         ("the handle and the task together", "the handle and the thread together"),
         ("Any task of the client's loop", "Any thread"),

@@ -97,7 +97,7 @@ def test_one_of_several_is_entered_again_while_all_are_released(
     both, one = client.lock_many(["j", "k"], owner=7), client.lock("k", owner=7)
     both.acquire()
     assert client._conn is not None
-    meanwhile(monkeypatch, client._conn, "let_go", one.acquire, after=False)
+    meanwhile(monkeypatch, client._conn, "count_down", one.acquire, after=False)
     both.release()
     assert one.owned()
     assert connect().lock("k").acquire(blocking=False) is False

@@ -33,15 +33,15 @@ def test_a_release_without_an_answer_releases_only_its_own_grants(client: Client
     twice(client, connect().lock("k"), lock)
     assert client._conn is not None
     lock.release()
-    let_go, done = client._conn.let_go, []
+    count_down, done = client._conn.count_down, []
 
     def first(hold: Any, before: Any) -> Any:
-        last = let_go(hold, before)
+        last = count_down(hold, before)
         if not done:
             done.append(Background(lock.acquire).result())
         return last
 
-    client._conn.let_go = first
+    client._conn.count_down = first
     lock.release(wait=False)
     client.ping()
     assert done == [True]
@@ -228,7 +228,7 @@ async def test_the_trace_is_asked_once_for_each_request(loop: aio.Loop, daemon: 
 
 
 def test_quiet_releases_in_many_threads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_LET_GONE", 4)
+    monkeypatch.setattr(session, "_MAX_QUIET", 4)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:

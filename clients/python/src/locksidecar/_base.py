@@ -121,7 +121,7 @@ class Base(ABC):
         self._timeout = min(timeout, _LONG)
         self._trace: Trace = trace or nowhere
         self._confirm = confirm
-        self._tell = () if on_lost is None else (on_lost,)
+        self._on_lost = () if on_lost is None else (on_lost,)
         self._owners = itertools.count(OWN)
         self._thrown_away: weakref.finalize[..., Any] | None = None  # see _own
         self._reset()

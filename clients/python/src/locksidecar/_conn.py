@@ -279,7 +279,7 @@ class Conn(Session):
             if turns != conn._turns:
                 turns = conn._turns
                 time.sleep(_TICK)
-                conn._hush(poll)
+                conn._end_silent(poll)
                 continue
             pause = max(0, conn.soonest(every())) * 1000
             conn = None  # only the client keeps it alive
@@ -287,7 +287,7 @@ class Conn(Session):
             if (conn := this()) is None or conn.dead is not None:
                 break
             if not ready:
-                conn._hush(poll)
+                conn._end_silent(poll)
             elif conn._role:
                 time.sleep(_TICK)
             else:
@@ -299,7 +299,7 @@ class Conn(Session):
             conn.die(conn.dead)  # once more, in case the first call was interrupted
         conn.shut()
 
-    def _hush(self, poll: select.poll) -> None:
+    def _end_silent(self, poll: select.poll) -> None:
         """End the holds whose stated validity is over, if the daemon has said nothing since."""
         now = w.now()
         silent = self.stale(now)

@@ -97,9 +97,10 @@ class Handle(ABC, Generic[H]):
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
+        others: tuple[OnLost, ...] = client._on_lost
         if on_lost is not None:
             w.check_callback(on_lost, "on_lost")
-        self._tell = client._tell if on_lost is None or on_lost in client._tell else (on_lost, *client._tell)
+        self._on_lost = others if on_lost is None or on_lost in others else (on_lost, *others)
         self._by = Origin(self, 4)
 
     def __del__(self) -> None:
@@ -124,7 +125,7 @@ class Handle(ABC, Generic[H]):
         """Make the hold to ask for."""
 
     @abstractmethod
-    async def _released(self, hold: H, calls: list[Call]) -> None:
+    async def _await_release(self, hold: H, calls: list[Call]) -> None:
         """Wait for the answers to a release, and raise the error that they report."""
 
     # ---- questions ----
@@ -215,7 +216,7 @@ class Handle(ABC, Generic[H]):
                 return True
             self._check(who, wait != 0)
         client = self._client
-        if self._tell:
+        if self._on_lost:
             client._notifier.start()
         tries = Tries(wait)
         while True:
@@ -236,7 +237,7 @@ class Handle(ABC, Generic[H]):
                 hold = conn.granted(call)
                 if hold is None:
                     return False
-                if conn.adopt(hold, *self._tell):
+                if conn.adopt(hold, *self._on_lost):
                     for each in hold.each:
                         each.taken = True
                     conn.watch(hold)
@@ -270,7 +271,7 @@ class Handle(ABC, Generic[H]):
         try:
             if sure(hold) and hold.conn.reenter(hold):
                 self._keep(who, hold)
-                hold.conn.adopt(hold, *self._tell)
+                hold.conn.adopt(hold, *self._on_lost)
                 return True
         except BaseException:
             if self._owner is None:  # otherwise other threads count, too
@@ -297,8 +298,8 @@ class Handle(ABC, Generic[H]):
 
     # ---- release and changes ----
 
-    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
-        """Release; now a lock with keep opens, too. Return the arguments for _released."""
+    def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
+        """Release; now a lock with keep opens, too. Return the arguments for _await_release."""
         hold, released = self._mine(), True
         conn, count = hold.conn, hold.count
         settle(hold)
@@ -316,7 +317,7 @@ class Handle(ABC, Generic[H]):
             conn.finish(hold, count, before, calls)
             raise
         if not released:  # another thread of the same owner has done it meanwhile
-            return Handle._let_go(self, who, wait, now)
+            return Handle._start_release(self, who, wait, now)
         if hold.lost and not calls:
             raise hold.loss(hold.lost)
         return hold, calls if wait else []
@@ -422,7 +423,7 @@ class One(Handle[Hold]):
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
         return None if self._owner is None else next(iter(Handle._of(self, self._owner)), None)
 
-    async def _released(self, hold: Hold, calls: list[Call]) -> None:
+    async def _await_release(self, hold: Hold, calls: list[Call]) -> None:
         await self._answers(hold, calls)
         if calls:
             check(hold, calls[-1].reply)

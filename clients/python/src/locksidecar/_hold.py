@@ -66,7 +66,7 @@ class Hold:
     keep: int = 0  # for how many milliseconds after its grant the daemon keeps the key closed anyway
     keys: tuple[str, ...] = ()  # until its grant says which one of several it is of; before, it is not in Owners
     wake: Callable[[], object] | None = None  # called at once with the answer to its acquire, and when it is lost
-    tell: tuple[Callable[[LostError], object], ...] = ()  # told when it is lost
+    on_lost: tuple[Callable[[LostError], object], ...] = ()  # called when it is lost
     groups: tuple[Holds, ...] = ()  # that it belongs to, and that are told, too
     keeps: object = None  # kept alive as long as the hold is in the table
     sides: Any = None  # of a readers-writer pair: how often each of the two handles has acquired it
@@ -125,8 +125,8 @@ class Holds:
     owner: int
     each: tuple[Hold, ...]  # in the order of the request
     count: int = 0
-    tell: tuple[Callable[[LostError], object], ...] = ()  # told when the first one is lost
-    told: bool = False
+    on_lost: tuple[Callable[[LostError], object], ...] = ()  # called when the first one is lost
+    reported: bool = False
     op = w.ACQUIRE_MANY
 
     @property

@@ -24,7 +24,7 @@ _new_call: Final = Call.__new__
 _new_hold: Final = Hold.__new__
 _OK: Final = (0,)  # a reply that was a success
 _QUIET: Final = w.MAX_INT  # the number of a request that is not answered
-_CLOCK, _grant, _released = w.CLOCK, w.GRANT, w.RELEASED  # locals of the module: one look-up each
+_CLOCK, _GRANT, _RELEASED = w.CLOCK, w.GRANT, w.RELEASED  # locals of the module: one look-up each
 
 
 class Lock(OneLock):
@@ -50,7 +50,7 @@ class Lock(OneLock):
             or not conn.fast
             or timeout != -1
             or self._general
-            or (self._tell and not client._notifier.needed)
+            or (self._on_lost and not client._notifier.needed)
         ):
             return super().acquire(blocking, timeout)
         traced = client._trace
@@ -93,7 +93,7 @@ class Lock(OneLock):
                     if c.sent:
                         inbox.extend(map(conn._sock.recv, READ))
                         data = inbox[0]
-                        if _grant(data) and len(data) == data[3] + 4:
+                        if _GRANT(data) and len(data) == data[3] + 4:
                             _, number, fence, _, until, _, end, _ = unpackb(data[4:])
                             if number == n and known._entries.get(at) is mine:
                                 applying = True
@@ -110,7 +110,7 @@ class Lock(OneLock):
                                         c.reply, c.done = _OK, True
                                         del conn._pending[n]
                                         if _clock(_CLOCK) < until:
-                                            hold.tell, granted = self._tell, True
+                                            hold.on_lost, granted = self._on_lost, True
                                 inbox.clear()
                                 if granted:  # from here on, a loss is reported
                                     self._held[who] = [hold]
@@ -160,7 +160,7 @@ class Lock(OneLock):
             or not (conn := hold.conn).fast
             or _clock(_CLOCK) >= hold.valid
         ):
-            return run(self._released(*self._let_go(self._who(), wait, now)))
+            return run(self._await_release(*self._start_release(self._who(), wait, now)))
         c = _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
@@ -184,8 +184,8 @@ class Lock(OneLock):
                                     conn._pending[n] = c
                                 else:
                                     c.id = n
-                                    if hold.tell:
-                                        conn.let_gone(hold)
+                                    if hold.on_lost:
+                                        conn.note_quiet(hold)
                         if c.id:
                             c.sent = conn._sock.send(data) == len(data)
                             if not c.sent:
@@ -196,7 +196,7 @@ class Lock(OneLock):
                             return None
                         inbox.extend(map(conn._sock.recv, READ))
                         data = inbox[0]
-                        if _released(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
+                        if _RELEASED(data) and len(data) == data[3] + 4 and unpackb(data[4:])[1] == n:
                             applying = True
                             conn.heard = _monotonic()
                             with conn._mu:
@@ -215,7 +215,7 @@ class Lock(OneLock):
                         conn._pass_on()
             if c.id:
                 self._forget(at[1], hold)
-                return run(self._released(hold, [c] if wait else []))
+                return run(self._await_release(hold, [c] if wait else []))
         except LockError:
             raise
         except BaseException as e:

@@ -41,12 +41,12 @@ class Several(Handle[Holds]):
         terms = self._shared, 0, self._fixed, who, self._by
         return Holds(conn, owner, tuple(Hold(conn, key, owner, *terms) for key in self._keys))
 
-    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
+    def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         # a key that the owner has released by another handle
         absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
-        return *super()._let_go(who, wait, now), absent
+        return *super()._start_release(who, wait, now), absent
 
-    async def _released(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
+    async def _await_release(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
         await self._answers(holds, calls)
         bad: list[LockError] = []
         for c in calls:
@@ -138,7 +138,7 @@ class Side(One):
         hold.sides = hold.sides or [0, 0]  # another handle of a named owner may have acquired it
         hold.sides[self._shared] += 1
 
-    def _let_go(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
+    def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         hold, before = self._mine(), 0
         sides = hold.sides or [0, 0]
         mine, others = sides[self._shared], sides[not self._shared]
@@ -152,10 +152,10 @@ class Side(One):
                 before = hold.count
         sides[self._shared] = max(0, mine - 1)
         if not before:
-            return super()._let_go(who, wait, now)
+            return super()._start_release(who, wait, now)
         try:  # what is left is for reading
             call = hold.conn.ask(w.DOWNGRADE, hold.key, hold.owner, hold.fence, hold=hold)
-            hold.conn.let_go(hold, [])
+            hold.conn.count_down(hold, [])
         except BaseException:
             hold.conn.finish(hold, before, [], ())
             raise

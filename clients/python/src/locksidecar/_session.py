@@ -25,7 +25,7 @@ from ._errors import REASONS, ConnectionLost, Invalid, LockError, LostError, Pro
 from ._hold import Call, Entries, Hold, Holds
 from ._table import Before, Held, Notifier, Owners, Table, what
 
-_LET_GONE: Final = 1024  # quiet releases whose failure can be reported to on_lost
+_MAX_QUIET: Final = 1024  # quiet releases whose failure can be reported to on_lost
 _open: Final[weakref.WeakSet[Session]] = weakref.WeakSet()  # connections that have a descriptor
 
 
@@ -39,7 +39,7 @@ class Session(Table, ABC):
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
-        self._let_gone: dict[tuple[str, int, int], Hold] = {}  # guarded by mu; to report a failed quiet release
+        self._quiet_releases: dict[tuple[str, int, int], Hold] = {}  # guarded by mu; to report a failed quiet release
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # the beginning of a message
@@ -181,20 +181,20 @@ class Session(Table, ABC):
     def release(self, held: Held, before: Before, calls: list[Call], wait: bool = True, flags: int = 0) -> bool:
         """Release one count. For the last one tell the daemon, and add the requests that it has to answer to calls.
 
-        False if no count was left; before is as in let_go. Without wait there is no answer.
+        False if no count was left; before is as in count_down. Without wait there is no answer.
         """
-        gone = self.let_go(held, before)
+        gone = self.count_down(held, before)
         if gone is None:
             return False
         if gone and not wait:
             flags, fences = flags | w.QUIET, dict(gone)
             with self._mu:
                 if isinstance(held, Holds):
-                    held.told = False  # a loss that was reported does not hide a failure of the release
+                    held.reported = False  # a loss that was reported does not hide a failure of the release
                 for hold in list(filter(lambda hold: fences.get(hold.key) == hold.fence, held.each)):
                     # several report the first failure
-                    hold.groups = (held,) if isinstance(held, Holds) and held.tell else ()
-                    self.let_gone(hold)
+                    hold.groups = (held,) if isinstance(held, Holds) and held.on_lost else ()
+                    self.note_quiet(hold)
         self._send_releases(held, gone, flags, calls, self.new_call if wait else Call)
         if held.lost:
             self.acknowledge(held)
@@ -217,15 +217,15 @@ class Session(Table, ABC):
                 calls.append(make(w.RELEASE_MANY, None, entries))
                 self.send(calls[-1], entries, held.owner, flags)
 
-    def let_gone(self, hold: Hold) -> None:
+    def note_quiet(self, hold: Hold) -> None:
         """Remember the hold of a quiet release, to report its failure. The caller has mu.
 
         Only the last ones are remembered.
         """
-        if hold.tell or hold.groups:
-            self._let_gone[hold.key, hold.owner, hold.fence] = hold
-            if len(self._let_gone) > _LET_GONE:
-                self._let_gone.pop(next(iter(self._let_gone)), None)
+        if hold.on_lost or hold.groups:
+            self._quiet_releases[hold.key, hold.owner, hold.fence] = hold
+            if len(self._quiet_releases) > _MAX_QUIET:
+                self._quiet_releases.pop(next(iter(self._quiet_releases)), None)
 
     def granted(self, c: Call) -> Any:
         """Return the result of an acquire: a hold, perhaps one of the same owner that came first; or Holds.
@@ -252,7 +252,7 @@ class Session(Table, ABC):
                 granted = c.done and c.error is None and c.reply[0] == w.OK
             if self.dead is not None:
                 for hold in c.hold.each:  # an interrupt may have cut the grant
-                    self.let_go(hold, [])
+                    self.count_down(hold, [])
             elif granted:
                 self.give_back(c.hold)
             elif not c.done and c.id:
@@ -280,7 +280,7 @@ class Session(Table, ABC):
 
     def give_back(self, held: Held) -> None:
         """Release one count without waiting for the answer."""
-        self._send_back(held, self.let_go(held, []) or ())
+        self._send_back(held, self.count_down(held, []) or ())
         self.acknowledge(held)
 
     def _send_back(self, held: Held, gone: Entries) -> None:
@@ -386,7 +386,7 @@ class Session(Table, ABC):
             owner, fence, code = w.numbers((0, 0, *m[3:6]), 3)
             why = LostError(key, fence, owner, "unconfirmed" if code == w.UNKNOWN else "gone")
             with self._mu:
-                gone = self._let_gone.pop((key, owner, fence), None)
+                gone = self._quiet_releases.pop((key, owner, fence), None)
             if gone is None:
                 log.warning("%s: a release that was not waited for has failed", why)
             else:

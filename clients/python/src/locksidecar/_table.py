@@ -185,17 +185,17 @@ class Notifier(ABC):
 
     def lost(self, hold: Hold, why: LostError) -> None:
         """Report a loss. Several locks that are held together report only the first one, however often acquired."""
-        first = [holds for holds in hold.groups if not holds.told]
+        first = [holds for holds in hold.groups if not holds.reported]
         for holds in first:
-            holds.told = True
-        tells: list[OnLost] = []
-        for tell in itertools.chain(hold.tell, *(holds.tell for holds in first)):
-            if tell not in tells:
-                tells.append(tell)
-                self._record(tell, why)
+            holds.reported = True
+        reports: list[OnLost] = []
+        for on_lost in itertools.chain(hold.on_lost, *(holds.on_lost for holds in first)):
+            if on_lost not in reports:
+                reports.append(on_lost)
+                self._report(on_lost, why)
 
     @abstractmethod
-    def _record(self, tell: OnLost, why: LostError) -> None:
+    def _report(self, on_lost: OnLost, why: LostError) -> None:
         """Make a report later."""
 
 
@@ -263,23 +263,23 @@ class Table:
 
     # ---- what its owner does with it ----
 
-    def adopt(self, hold: Held, *tells: OnLost) -> bool:
+    def adopt(self, hold: Held, *on_lost: OnLost) -> bool:
         """Begin to report the hold's loss, as its owner has it now; false if it is not valid."""
-        if not tells:
+        if not on_lost:
             return hold.owned()
         with self._mu:
             if not hold.owned():
                 return False
-            hold.tell = (*hold.tell, *filter(lambda tell: tell not in hold.tell, tells))
+            hold.on_lost = (*hold.on_lost, *filter(lambda each: each not in hold.on_lost, on_lost))
             if isinstance(hold, Holds):
                 for each in hold.each:
                     each.groups = (*without(each.groups, hold), hold)
             return True
 
-    def disown(self, hold: Held, tell: OnLost) -> None:
+    def disown(self, hold: Held, on_lost: OnLost) -> None:
         """Report the hold's loss no more."""
         with self._mu:
-            hold.tell = without(hold.tell, tell)
+            hold.on_lost = without(hold.on_lost, on_lost)
 
     def sustain(self, hold: Hold, what: object) -> None:
         """Keep something alive until the hold is over."""
@@ -294,7 +294,7 @@ class Table:
             hold.count += 1
             return True
 
-    def let_go(self, held: Held, before: Before) -> Entries | None:
+    def count_down(self, held: Held, before: Before) -> Entries | None:
         """Release one count; for the last one return the keys and fences of all grants, which the daemon must be told.
 
         None if no count is left: another thread of the same owner has released it. This stores the holds and their
@@ -344,7 +344,7 @@ class Table:
         self._drop(hold)
         if hold.wake is not None:
             hold.wake()
-        if not quiet and (hold.tell or hold.groups):
+        if not quiet and (hold.on_lost or hold.groups):
             self._notifier.lost(hold, hold.loss(hold.lost))
 
     def soonest(self, most: float) -> float:

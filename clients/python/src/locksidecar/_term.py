@@ -220,7 +220,7 @@ class BaseCampaign(ABC):
                 raise call.error
             if conn.granted(call) is None:  # the longest wait that the daemon allows is over
                 return None
-            if conn.adopt(hold, *self._client._tell):
+            if conn.adopt(hold, *self._client._on_lost):
                 conn.watch(hold)
                 return hold
             conn.give_up(hold)  # the hold was over before this thread or task ran
@@ -293,7 +293,7 @@ class BaseCampaign(ABC):
         calls: list[Call] = []
         try:
             hold.conn.release(hold, [], calls)  # this has released; the rest only waits
-            await self._lock._released(hold, calls)
+            await self._lock._await_release(hold, calls)
         except self._cancellations as e:
             self._cancelled(e)
         except LockError as e:  # the release has been sent, or the connection has ended, which also releases

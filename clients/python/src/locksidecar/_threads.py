@@ -77,8 +77,8 @@ class _Notifier(Notifier):
                     raise Unavailable(f"cannot start the thread that calls on_lost: {e}") from None
                 self.needed = True
 
-    def _record(self, tell: OnLost, why: LostError) -> None:
-        self._queue.put((tell, why))
+    def _report(self, on_lost: OnLost, why: LostError) -> None:
+        self._queue.put((on_lost, why))
 
     def stop(self) -> None:
         self._queue.put(None)
@@ -86,9 +86,9 @@ class _Notifier(Notifier):
     @staticmethod
     def _run(losses: queue.SimpleQueue[tuple[OnLost, LostError] | None]) -> None:
         while (item := losses.get()) is not None:
-            tell, why = item
+            on_lost, why = item
             try:
-                tell(why)
+                on_lost(why)
             except BaseException:  # sys.exit would end only this thread, and later losses would not be reported
                 log.exception("on_lost failed for lock %r", why.key)
 
@@ -97,16 +97,16 @@ class Here(threading.local):
     """The owner that each thread is, by default."""
 
     def __init__(self) -> None:
-        self.look()
+        self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Look which thread this is: a forked child may have another Thread for it."""
         self.who: Who = weakref.ref(threading.current_thread())
 
 
 here: Final = Here()
 
-os.register_at_fork(after_in_child=here.look)
+os.register_at_fork(after_in_child=here.update)
 
 
 class Owned(Handle[H]):

@@ -74,7 +74,7 @@ class Quick(Asked):
         return True
 
 
-class Ear:
+class Receiver:
     """What the loop and its transport call. It does not keep the connection alive, which only the client does."""
 
     def __init__(self, conn: Conn) -> None:
@@ -146,7 +146,7 @@ class Conn(Session):
         self._stuck: asyncio.TimerHandle | None = None
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._sock.setblocking(False)
-        self.ear = Ear(self)
+        self.receiver = Receiver(self)
         _open.add(self)
 
     async def connect(self, path: str, name: str, label: str) -> None:
@@ -162,7 +162,7 @@ class Conn(Session):
             if self.dead is not None:
                 raise self.gone()
             self._opening = True
-            await self.loop.create_unix_connection(lambda: cast(asyncio.Protocol, self.ear), sock=self._sock)
+            await self.loop.create_unix_connection(lambda: cast(asyncio.Protocol, self.receiver), sock=self._sock)
             self._opening = False
             if self.dead is not None:
                 raise self.gone()
@@ -226,7 +226,7 @@ class Conn(Session):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # a transport of uvloop is one only by its methods
-        self._transport = self.ear.transport = cast(asyncio.Transport, transport)
+        self._transport = self.receiver.transport = cast(asyncio.Transport, transport)
 
     def eof_received(self) -> None:
         self.die(ConnectionLost("the daemon closed the connection"))
@@ -261,7 +261,7 @@ class Conn(Session):
             self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
             return
         if data:
-            self.ear.data_received(data)
+            self.receiver.data_received(data)
         else:
             self.eof_received()
 
@@ -274,7 +274,7 @@ class Conn(Session):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm_at = at
-        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self.ear.ring)
+        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self.receiver.ring)
 
     def _ring(self) -> None:
         self._alarm, self._alarm_at = None, math.inf

@@ -79,8 +79,8 @@ class Lock(OneLock):
             left = hold.valid - _clock(_CLOCK)
             if left > 0 and conn.dead is None and not hold.over:
                 self._held[who] = [hold]
-                if self._tell:
-                    hold.tell = self._tell
+                if self._on_lost:
+                    hold.on_lost = self._on_lost
                     client._notifier.start()
                     conn.watch(hold)
                 elif left < 10_000_000_000:
@@ -118,7 +118,7 @@ class Lock(OneLock):
             or not (conn := hold.conn).fast
             or _clock(_CLOCK) >= hold.valid
         ):
-            return self._released(*self._let_go(self._who(), wait, now))
+            return self._await_release(*self._start_release(self._who(), wait, now))
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries
         if entries.get(at) != (hold,):
@@ -140,7 +140,7 @@ class Lock(OneLock):
             hold.conn.expect(c, hold.conn.timeout)
             await c.future
         if not c.done or c.error is not None or c.reply[0] != w.OK:
-            await self._released(hold, [c])
+            await self._await_release(hold, [c])
 
 
 class PairedLock(Side, Lock):

@@ -44,7 +44,7 @@ class Scope(Owned[H]):
         has not confirmed. If one of several locks is lost, the others are released. No other owner's hold is ever
         released.
         """
-        return self._released(*self._let_go(self._who(), self._confirm if wait is None else wait))
+        return self._await_release(*self._start_release(self._who(), self._confirm if wait is None else wait))
 
     def extend(self, ttl: float | None = None) -> Later[None]:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
@@ -63,7 +63,7 @@ class Scope(Owned[H]):
         except BaseException:  # an interrupt just after the acquire: nothing else would release
             if self._owner is None and self.held_count > before:
                 with contextlib.suppress(LockError):
-                    self._let_go(self._who())
+                    self._start_release(self._who())
             raise
 
     async def __aexit__(self, kind: object, body: BaseException | None, trace: object) -> None:

@@ -82,7 +82,7 @@ class Link(Base):
 
     async def _dial(self) -> Conn:
         conn = Conn(self._here(), self._timeout, self._notifier, self._known)
-        self._own(conn, conn.ear.abandon)
+        self._own(conn, conn.receiver.abandon)
         await conn.connect(self._path, self._name, self._label)
         return conn
 
@@ -98,23 +98,23 @@ class _Notifier(Notifier):
         """Notice losses soon."""
         self.needed = True
 
-    def _record(self, tell: OnLost, why: LostError) -> None:
-        self._loop.call_soon(self._tell, tell, why)
+    def _report(self, on_lost: OnLost, why: LostError) -> None:
+        self._loop.call_soon(self._call, on_lost, why)
 
-    def _tell(self, tell: OnLost, why: LostError) -> None:
+    def _call(self, on_lost: OnLost, why: LostError) -> None:
         try:
-            told = tell(why)
-            if isinstance(told, Coroutine):
-                task = self._loop.create_task(self._run(told, why))
+            result = on_lost(why)
+            if isinstance(result, Coroutine):
+                task = self._loop.create_task(self._run(result, why))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
         except Exception:
             log.exception("on_lost failed for lock %r", why.key)
 
     @staticmethod
-    async def _run(told: Awaitable[object], why: LostError) -> None:
+    async def _run(result: Awaitable[object], why: LostError) -> None:
         try:
-            await told
+            await result
         except Exception:
             log.exception("on_lost failed for lock %r", why.key)
 
@@ -139,7 +139,7 @@ class Owned(Handle[H]):
         into LostError. A cancellation from elsewhere is not changed. Needs Python 3.11 or later.
         """
         if sys.version_info < (3, 11):
-            raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
+            raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be result apart")
         return Guard(self._guarded())
 
     @contextlib.asynccontextmanager

@@ -146,18 +146,18 @@ class Common(Generic[L]):
         handles = handles_of(client_of(self._kind, self.redis))
         return None if token is None else handles.get((self._key, token))
 
-    def _let_go(self, expected_token: Token) -> Coroutine[Any, Any, None]:
+    def _release(self, expected_token: Token) -> Coroutine[Any, Any, None]:
         """Release the lock that was acquired with this token. The result waits for the answer."""
         inner = self._inner(new_token(expected_token))
         if inner is None:
             raise self._not_owned("release")
         with translated(self._key):
-            released = inner._let_go(inner._who(), inner._confirm)
+            released = inner._start_release(inner._who(), inner._confirm)
         return self._confirmed(inner, *released)
 
     async def _confirmed(self, inner: L, *released: Any) -> None:
         with translated(self._key):
-            await inner._released(*released)
+            await inner._await_release(*released)
 
     async def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
         inner = self._inner(self.local.token)
@@ -254,7 +254,7 @@ def give_up(inner: One | None) -> None:
     """Release a lock, if it is held. Does not wait for the answer."""
     if inner is not None:
         with contextlib.suppress(SidecarError):
-            inner._let_go(inner._who(), False)
+            inner._start_release(inner._who(), False)
 
 
 def text(name: str | bytes | memoryview) -> str:

@@ -70,7 +70,7 @@ class Lock(Common[SidecarLock]):
 
     def do_release(self, expected_token: Token) -> Later[None]:
         """Release the lock that was acquired with this token."""
-        return self._let_go(expected_token)
+        return self._release(expected_token)
 
     def extend(self, additional_time: float, replace_ttl: bool = False) -> Later[Literal[True]]:
         """Add so many seconds to the remaining time, or make so many remain from now on."""
