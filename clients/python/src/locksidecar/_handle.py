@@ -189,7 +189,8 @@ class Handle(ABC, Generic[H]):
 
     def _of(self, who: Who) -> list[H]:
         """Return an owner's holds, the newest first. A lost hold counts until its release."""
-        return [hold for hold in self._held.get(who, [])[::-1] if hold.count > 0]
+        stack = self._held.get(who)
+        return [hold for hold in stack[::-1] if hold.count > 0] if stack else []
 
     def _mines(self) -> list[H]:
         """Return the holds of this owner."""
@@ -200,9 +201,9 @@ class Handle(ABC, Generic[H]):
         mine = self._mines()
         return mine[0] if mine and still(mine[0]) else None
 
-    def _mine(self) -> H:
-        """Return the newest hold of this owner; NotHeld if there is none."""
-        mine = self._mines()
+    def _mine(self, who: Who | None = None) -> H:
+        """Return the newest hold of this owner, or of who; NotHeld if there is none."""
+        mine = self._mines() if who is None else self._of(who)
         if not mine:
             raise self._not_held()
         return mine[0]
@@ -300,7 +301,7 @@ class Handle(ABC, Generic[H]):
 
     def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         """Release; now a lock with keep opens, too. Return the arguments for _await_release."""
-        hold, released = self._mine(), True
+        hold, released = self._mine(who), True
         conn, count = hold.conn, hold.count
         settle(hold)
         before: Before = []

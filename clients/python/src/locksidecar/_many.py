@@ -43,7 +43,7 @@ class Several(Handle[Holds]):
 
     def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
         # a key that the owner has released by another handle
-        absent = next((hold.key for hold in self._mine().each if hold.over and not hold.lost), "")
+        absent = next((hold.key for hold in self._mine(who).each if hold.over and not hold.lost), "")
         return *super()._start_release(who, wait, now), absent
 
     async def _await_release(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
@@ -139,7 +139,7 @@ class Side(One):
         hold.sides[self._shared] += 1
 
     def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
-        hold, before = self._mine(), 0
+        hold, before = self._mine(who), 0
         sides = hold.sides or [0, 0]
         mine, others = sides[self._shared], sides[not self._shared]
         if not hold.lost and sure(hold):
