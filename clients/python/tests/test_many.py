@@ -157,6 +157,34 @@ def test_two_threads_acquire_as_one_owner_at_once(client: Client, connect: Conne
     assert not losses
 
 
+def test_a_loss_is_reported_once_to_each_listener(connect: Connect) -> None:
+    """However often the owner has acquired the lock, and by however many handles."""
+    losses: list[LostError] = []
+    client, other = connect(on_lost=losses.append), connect()
+    locks, lock = client.lock_many(["a", "b"], owner=7), client.lock("a", owner=7)
+    blocker = other.lock("a")
+    blocker.acquire()
+    both = [Background(locks.acquire) for _ in range(2)]
+    until("both wait", lambda: ask(client, 7, "a")[5] == 2)
+    blocker.release()
+    assert [b.result() for b in both] == [True, True]
+    lock.acquire()
+    assert other.force_unlock("a") == 1
+    until("on_lost is called", lambda: losses)
+    for count in (2, 1):
+        assert not locks.owned()
+        with pytest.raises(LostError):
+            locks.release()
+        assert len(losses) == 1, count
+    with pytest.raises(LostError):
+        lock.release()
+    with pytest.raises(locksidecar.NotHeld) as e:
+        locks.release()
+    assert type(e.value) is locksidecar.NotHeld
+    free(other, "a", "b")
+    assert len(losses) == 1
+
+
 def test_what_the_owner_releases_by_another_handle_is_not_held(client: Client, connect: Connect) -> None:
     many = client.lock_many(["a", "b"], owner=7)
     many.acquire()
