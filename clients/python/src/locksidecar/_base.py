@@ -113,15 +113,13 @@ class Base(ABC):
         timeout = w.check_unit(timeout, "timeout")
         if not timeout > 0:
             raise ValueError("timeout must be positive")
-        if on_lost is not None:
-            w.check_callback(on_lost, "on_lost")
         self._path = socket_path(path)
         self._name = os.path.basename(sys.argv[0] if sys.argv else "") or "python" if name is None else name
         self._label = label
         self._timeout = min(timeout, _LONG)
         self._trace: Trace = trace or nowhere
         self._confirm = confirm
-        self._on_lost = () if on_lost is None else (on_lost,)
+        self._on_lost = () if on_lost is None else (w.check_callback(on_lost, "on_lost"),)
         self._owners = itertools.count(OWN)
         self._thrown_away: weakref.finalize[..., Any] | None = None  # see _own
         self._reset()

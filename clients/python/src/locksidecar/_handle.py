@@ -97,10 +97,8 @@ class Handle(ABC, Generic[H]):
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
-        others: tuple[OnLost, ...] = client._on_lost
-        if on_lost is not None:
-            w.check_callback(on_lost, "on_lost")
-        self._on_lost = others if on_lost is None or on_lost in others else (on_lost, *others)
+        mine = () if on_lost is None or on_lost in client._on_lost else (w.check_callback(on_lost, "on_lost"),)
+        self._on_lost: tuple[OnLost, ...] = (*mine, *client._on_lost)
         self._by = Origin(self, 4)
 
     def __del__(self) -> None:

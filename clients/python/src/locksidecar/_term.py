@@ -317,10 +317,8 @@ class BaseElection(Generic[T]):
     ) -> None:
         self._client = client
         self._lock = client.lock(key, ttl)
-        w.check_callback(on_elected, "on_elected")
-        w.check_callback(on_lost, "on_lost")
-        self._on_elected = on_elected
-        self._on_lost = on_lost
+        self._on_elected = w.check_callback(on_elected, "on_elected")
+        self._on_lost = w.check_callback(on_lost, "on_lost")
         self._cancel = cancel
 
     @property

@@ -294,10 +294,11 @@ def check_unit(seconds: float, name: str) -> float:
     return seconds
 
 
-def check_callback(f: Any, name: str) -> None:
-    """Raise TypeError unless f can be called: otherwise that would only come out at the first loss."""
+def check_callback(f: Any, name: str) -> Any:
+    """Return f; TypeError if it cannot be called: otherwise that would only come out at the first loss."""
     if not callable(f):
         raise TypeError(f"{name} must be callable, not {f!r}")
+    return f
 
 
 def outside(depth: int = 1) -> tuple[FrameType, int]:

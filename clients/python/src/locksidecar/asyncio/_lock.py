@@ -17,7 +17,6 @@ from ._scope import OneLock
 from ._tasks import Later
 
 _clock: Final = time.clock_gettime_ns
-_CLOCK: Final = w.CLOCK
 _new_call: Final = Quick.__new__
 _new_hold: Final = Hold.__new__
 
@@ -76,7 +75,7 @@ class Lock(OneLock):
             c.sent = True
             conn.expect(c, None if wait else client._timeout)
             await c.future
-            left = hold.valid - _clock(_CLOCK)
+            left = hold.valid - _clock(w.CLOCK)
             if left > 0 and conn.dead is None and not hold.over:
                 self._held[who] = [hold]
                 if self._on_lost:
@@ -116,7 +115,7 @@ class Lock(OneLock):
             or hold.over
             or hold.out
             or not (conn := hold.conn).fast
-            or _clock(_CLOCK) >= hold.valid
+            or _clock(w.CLOCK) >= hold.valid
         ):
             return self._await_release(*self._start_release(self._who(), wait, now))
         at: tuple[str, Any] = hold.key, hold.who
