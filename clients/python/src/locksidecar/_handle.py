@@ -97,7 +97,7 @@ class Handle(ABC, Generic[H]):
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
-        mine = () if on_lost is None or on_lost in client._on_lost else (w.check_callback(on_lost, "on_lost"),)
+        mine: Any = () if on_lost is None or on_lost in client._on_lost else (w.check_callback(on_lost, "on_lost"),)
         self._on_lost: tuple[OnLost, ...] = (*mine, *client._on_lost)
         self._by = Origin(self, 4)
 
@@ -123,7 +123,7 @@ class Handle(ABC, Generic[H]):
         """Make the hold to ask for."""
 
     @abstractmethod
-    async def _await_release(self, hold: H, calls: list[Call]) -> None:
+    async def _finish_release(self, hold: H, calls: list[Call]) -> None:
         """Wait for the answers to a release, and raise the error that they report."""
 
     # ---- questions ----
@@ -298,7 +298,7 @@ class Handle(ABC, Generic[H]):
     # ---- release and changes ----
 
     def _start_release(self, who: Who, wait: bool = True, now: bool = False) -> tuple[Any, ...]:
-        """Release; now a lock with keep opens, too. Return the arguments for _await_release."""
+        """Release; now a lock with keep opens, too. Return the arguments for _finish_release."""
         hold, released = self._mine(who), True
         conn, count = hold.conn, hold.count
         settle(hold)
@@ -422,7 +422,7 @@ class One(Handle[Hold]):
         """Return a named owner's hold as this handle knows it. Sends nothing, and may be called anywhere."""
         return None if self._owner is None else next(iter(Handle._of(self, self._owner)), None)
 
-    async def _await_release(self, hold: Hold, calls: list[Call]) -> None:
+    async def _finish_release(self, hold: Hold, calls: list[Call]) -> None:
         await self._answers(hold, calls)
         if calls:
             check(hold, calls[-1].reply)

@@ -160,7 +160,7 @@ class Lock(OneLock):
             or not (conn := hold.conn).fast
             or _clock(_CLOCK) >= hold.valid
         ):
-            return run(self._await_release(*self._start_release(self._who(), wait, now)))
+            return run(self._finish_release(*self._start_release(self._who(), wait, now)))
         c = _new_call(Call)
         at: tuple[str, Any] = hold.key, hold.who
         c.op, inbox, role, applying = 3, conn._inbox, conn._role, False
@@ -215,7 +215,7 @@ class Lock(OneLock):
                         conn._pass_on()
             if c.id:
                 self._forget(at[1], hold)
-                return run(self._await_release(hold, [c] if wait else []))
+                return run(self._finish_release(hold, [c] if wait else []))
         except LockError:
             raise
         except BaseException as e:

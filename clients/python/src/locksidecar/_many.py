@@ -46,7 +46,7 @@ class Several(Handle[Holds]):
         absent = next((hold.key for hold in self._mine(who).each if hold.over and not hold.lost), "")
         return *super()._start_release(who, wait, now), absent
 
-    async def _await_release(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
+    async def _finish_release(self, holds: Holds, calls: list[Call], absent: str = "") -> None:
         await self._answers(holds, calls)
         bad: list[LockError] = []
         for c in calls:

@@ -293,7 +293,7 @@ class BaseCampaign(ABC):
         calls: list[Call] = []
         try:
             hold.conn.release(hold, [], calls)  # this has released; the rest only waits
-            await self._lock._await_release(hold, calls)
+            await self._lock._finish_release(hold, calls)
         except self._cancellations as e:
             self._cancelled(e)
         except LockError as e:  # the release has been sent, or the connection has ended, which also releases

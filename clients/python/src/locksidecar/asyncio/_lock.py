@@ -117,7 +117,7 @@ class Lock(OneLock):
             or not (conn := hold.conn).fast
             or _clock(w.CLOCK) >= hold.valid
         ):
-            return self._await_release(*self._start_release(self._who(), wait, now))
+            return self._finish_release(*self._start_release(self._who(), wait, now))
         at: tuple[str, Any] = hold.key, hold.who
         entries = conn.owners._entries
         if entries.get(at) != (hold,):
@@ -139,7 +139,7 @@ class Lock(OneLock):
             hold.conn.expect(c, hold.conn.timeout)
             await c.future
         if not c.done or c.error is not None or c.reply[0] != w.OK:
-            await self._await_release(hold, [c])
+            await self._finish_release(hold, [c])
 
 
 class PairedLock(Side, Lock):

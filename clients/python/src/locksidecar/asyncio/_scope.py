@@ -44,7 +44,7 @@ class Scope(Owned[H]):
         has not confirmed. If one of several locks is lost, the others are released. No other owner's hold is ever
         released.
         """
-        return self._await_release(*self._start_release(self._who(), self._confirm if wait is None else wait))
+        return self._finish_release(*self._start_release(self._who(), self._confirm if wait is None else wait))
 
     def extend(self, ttl: float | None = None) -> Later[None]:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.

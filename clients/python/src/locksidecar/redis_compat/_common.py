@@ -157,7 +157,7 @@ class Common(Generic[L]):
 
     async def _confirmed(self, inner: L, *released: Any) -> None:
         with translated(self._key):
-            await inner._await_release(*released)
+            await inner._finish_release(*released)
 
     async def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
         inner = self._inner(self.local.token)
