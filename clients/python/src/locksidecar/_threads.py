@@ -51,7 +51,7 @@ class Link(Base):
             self._own(conn, conn.discard, conn._sock, self._path)
             conn.keep()
         except BaseException:
-            conn.die(ConnectionLost("not connected"))
+            conn.die(ConnectionLost("interrupted while connecting"))
             conn.shut()
             raise
         return conn
