@@ -92,8 +92,7 @@ class Handle(ABC, Generic[H]):
         self._flags = 0 if renew else w.FIXED
         self._shared = bool(shared)
         self._timeout = timeout
-        if timeout != -1:
-            w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``
+        w.to_wait(True, timeout)  # an error is raised here rather than at the first ``with``
         self._owner: int | None = next(client._owners) if owner == "handle" else owner
         if owner is not None and owner != "handle" and not (isinstance(owner, int) and 0 <= owner < OWN):
             raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')

@@ -23,8 +23,8 @@ _monotonic: Final = time.monotonic
 _new_call: Final = Call.__new__
 _new_hold: Final = Hold.__new__
 _OK: Final = (0,)  # a reply that was a success
-_QUIET: Final = w.MAX_INT  # the number of a request that is not answered
-_CLOCK, _GRANT, _RELEASED = w.CLOCK, w.GRANT, w.RELEASED  # locals of the module: one look-up each
+# Names of the module take one look-up each. A request with the number _QUIET has no answer.
+_CLOCK, _GRANT, _RELEASED, _QUIET = w.CLOCK, w.GRANT, w.RELEASED, w.MAX_INT
 
 
 class Lock(OneLock):
