@@ -345,11 +345,11 @@ def test_a_pair_after_an_interrupted_release(client: Client, connect: Connect) -
     pair.read.acquire()
     mine, calls = pair.read._mine, []
 
-    def interrupted() -> Any:
+    def interrupted(who: Any = None) -> Any:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return mine()
+        return mine(who)
 
     pair.read._mine = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
