@@ -16,7 +16,7 @@ case $1 in
 esac
 cd "$(dirname "$0")"
 for packages in compress crypto/ecdsa crypto/elliptic crypto/hpke crypto/rsa crypto/x509 database/sql \
-	encoding/asn1 encoding/json html log/slog math/big mime net/http net/textproto net/url os/exec \
+	encoding/asn1 encoding/json flag fmt html log/slog math/big mime net/http net/textproto net/url os/exec \
 	regexp text/template vendor/golang.org \
 	google.golang.org go.etcd.io github.com/jackc github.com/go-sql-driver github.com/a-h go.uber.org \
 	github.com/grpc-ecosystem github.com/prometheus golang.org/x/text github.com/spf13 go.yaml.in \
