@@ -216,7 +216,15 @@ func TestEnsembleRestartedAndWiped(t *testing.T) {
 		wg.Wait()
 	}
 	url := "zookeeper://" + strings.Join(hosts, ",") + "/locks"
-	p, short := newPeer(t, url+"?session=30s&timeout=5s"), newPeer(t, url+"?session=4s&timeout=2s")
+	p, logs := logged(t, url+"?session=30s&timeout=5s")
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, l := range logs.All() {
+				t.Log(l.Time, l.Message, l.ContextMap())
+			}
+		}
+	})
+	short := newPeer(t, url+"?session=4s&timeout=2s")
 	base := p.seen(3)
 	token, _ := p.take("a", cache.Exclusive)
 
