@@ -172,18 +172,18 @@ class BaseCampaign(ABC):
         try:
             self._client._notifier.start()  # so that silence is noticed soon
             pauses = Pauses(0.05, 2.0)
-            while not self.stopping:
-                hold = await self._win(pauses)
-                if hold is not None:
-                    await self._lead(hold)
+            while True:
+                if self.stopping:
+                    break
+                await self._attempt(pauses)
         except BaseException as e:
             self.error = e
             self._end_loop(e)
         finally:
             self._end()
 
-    async def _win(self, pauses: Pauses) -> Hold | None:
-        """Make one attempt, which may wait without bound. After a failure, pause for a short time."""
+    async def _attempt(self, pauses: Pauses) -> None:
+        """Wait for the lock, maybe without bound, and lead for one term. After a failure, pause for a short time."""
         client, began, hold = self._client, time.monotonic(), None
         try:
             hold = await self._ask(client._live() or await client._connect(began))
@@ -197,11 +197,11 @@ class BaseCampaign(ABC):
         if hold is not None or time.monotonic() - began > pauses.longest:
             pauses.reset()
         if hold is not None:
-            return hold
+            await self._lead(hold)
+            return
         until = time.monotonic() + pauses.next()
         while not self.stopping and time.monotonic() < until:
             await self._rest(until - time.monotonic())
-        return None
 
     async def _ask(self, conn: Any) -> Hold | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
@@ -210,20 +210,21 @@ class BaseCampaign(ABC):
         call = Call(w.ACQUIRE, hold)
         try:
             conn.send(call, *asks(hold, -1, self._lock._ttl, 0, None))
-            while not call.done and not self.stopping:
+            while True:
+                if self.stopping:
+                    conn.withdraw(call)
+                    return None
+                if call.done:
+                    break
                 await self._rest(conn.step)
                 conn.listen(conn.catch_up)
-            if self.stopping:
-                conn.withdraw(call)
-                return None
             if call.error is not None:
                 raise call.error
-            if conn.granted(call) is None:  # the longest wait that the daemon allows is over
-                return None
-            if conn.adopt(hold, *self._client._on_lost):
-                conn.watch(hold)
-                return hold
-            conn.give_up(hold)  # the hold was over before this thread or task ran
+            if conn.granted(call) is not None:  # else the longest wait that the daemon allows is over
+                if conn.adopt(hold, *self._client._on_lost):
+                    conn.watch(hold)
+                    return hold
+                conn.give_up(hold)  # the hold was over before this thread or task ran
             return None
         except BaseException:
             conn.withdraw(call)
@@ -234,7 +235,9 @@ class BaseCampaign(ABC):
         term = self.term = self._terms(hold)
         try:
             self._begin(term)
-            while self.lasts(term):
+            while True:
+                if not self.lasts(term):
+                    break
                 await self._rest(min(STEP, term.remaining + 0.001))
         except Exception as e:
             term._failure = e
