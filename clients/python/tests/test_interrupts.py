@@ -146,34 +146,47 @@ def test_interrupts_anywhere_leave_nothing_held(client: Client, connect: Connect
 
 
 class Point:
-    """A signal at the n-th instruction of the client, as the interpreter would handle it there.
+    """A signal at an instruction of the client, as the interpreter would handle it there.
 
-    The trace function of that instruction is written in C, so that the handler runs only in the client.
+    A point is an instruction of one of the functions that the client calls, both counted from 1. Only that function is
+    traced: all instructions before it would take many times as long. The trace function of the instruction
+    is written in C, so that the handler runs only in the client.
     """
 
-    def __init__(self, n: int) -> None:
-        self.left = n
+    def __init__(self, call: int, step: int) -> None:
+        self.calls, self.steps = call, step  # how many are left until the point
         quiet = (0).__init__  # accepts anything, returns None, and handles no signals
         send = ctypes.PyDLL(None)["raise"]
         send.argtypes, send.restype = [ctypes.c_int] + 3 * [ctypes.py_object], {0: quiet}.get
         self._send = functools.partial(send, signal.SIGALRM)
 
     def called(self, frame: types.FrameType, _: str, __: object) -> object:
-        if self.left <= 0 or not frame.f_globals["__name__"].startswith(w.PACKAGE):
+        if self.calls == 0 or not frame.f_globals["__name__"].startswith(w.PACKAGE):
+            return None
+        self.calls -= 1
+        if self.calls > 0:
             return None
         frame.f_trace = self._step  # Python 3.13 needs it before the next step
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._step
 
-    def _step(self, frame: types.FrameType, event: str, __: object) -> object:
-        if event == "opcode" and self.left > 0:
-            self.left -= 1
-            if self.left == 0:
-                caller = frame.f_back
-                while caller is not None:  # a function in Python would handle the signal where it is called
-                    caller.f_trace, caller = None, caller.f_back
+    def _step(self, _: types.FrameType, event: str, __: object) -> object:
+        if event == "opcode" and self.steps > 0:
+            self.steps -= 1
+            if self.steps == 0:
                 return self._send
         return self._step
+
+
+def points() -> Iterator[Point]:
+    """Yield all points, until the client makes fewer calls than the last one has."""
+    call, step = 1, 1
+    while True:
+        point = Point(call, step)
+        yield point
+        if point.calls > 0:
+            return
+        call, step = (call, step + 1) if point.steps == 0 else (call + 1, 1)
 
 
 @pytest.mark.usefixtures("alarm")
@@ -182,11 +195,9 @@ class Point:
 def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, confirm: bool) -> None:
     client, other = connect(confirm=confirm), connect().lock("k")
     lock = client.lock("k")
-    n, point = 0, Point(0)
-    while point.left == 0:
+    for n, point in enumerate(points(), 1):
         lock.acquire()  # it connects again if necessary, so that the next one takes the shortest path
         lock.release()
-        n, point = n + 1, Point(n + 1)
         sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
         sys.settrace(point.called)  # type: ignore[arg-type]
         with contextlib.suppress(Interrupted):
@@ -211,11 +222,10 @@ def test_an_interrupt_at_each_instruction_leaves_nothing_held(connect: Connect, 
 @pytest.mark.skipif(sys.implementation.name != "cpython", reason="instructions are CPython's")
 def test_an_election_that_was_interrupted_at_its_start(client: Client, connect: Connect) -> None:
     """It can be stopped, and started again."""
-    other, n, point = connect().lock("k"), 0, Point(0)
+    other = connect().lock("k")
     election = client.election("k", lambda _: None, lambda *_: None)
     client.ping()
-    while point.left == 0:
-        n, point = n + 1, Point(n + 1)
+    for n, point in enumerate(points(), 1):
         sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
         sys.settrace(point.called)  # type: ignore[arg-type]
         with contextlib.suppress(Interrupted):
@@ -242,10 +252,8 @@ def test_an_interrupt_at_each_instruction_before_the_body(connect: Connect, kind
         "redis": lambda: redis_compat.Lock(client, "k"),
     }[kind]()
     other = watcher.semaphore("k", 1) if kind == "permit" else watcher.lock("k")
-    n, point = 0, Point(0)
-    while point.left == 0:
+    for n, point in enumerate(points(), 1):
         client.ping()  # it connects again if necessary, so that the next one takes the shortest path
-        n, point = n + 1, Point(n + 1)
         sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
         sys.settrace(point.called)  # type: ignore[arg-type]
         with contextlib.suppress(Interrupted):
@@ -274,10 +282,8 @@ def test_whoever_was_interrupted_can_release(connect: Connect, kind: str) -> Non
     client, other = connect(), connect().lock("k")
     pair, compat = client.read_write("k"), redis_compat.Lock(client, "k")
     handles: list[typing.Any] = [compat] if kind == "redis" else [pair.write, pair.read]
-    n, point = 0, Point(0)
-    while point.left == 0:
+    for n, point in enumerate(points(), 1):
         client.ping()
-        n, point = n + 1, Point(n + 1)
         sys._getframe().f_trace_opcodes = True  # Python 3.12 needs it before settrace
         sys.settrace(point.called)  # type: ignore[arg-type]
         with contextlib.suppress(Interrupted):
