@@ -75,34 +75,36 @@ func TestPermitsOfManySemaphoresGetBasesOfBothStores(t *testing.T) {
 	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	c := testserver.StartRedisCluster(t, 2, 0)
-	skew := time.Duration(0) // of this host's clock
-	for name, stores := range map[string][2]func() upstream.Store{
+	pairs := map[string][2]func() upstream.Store{
 		"redis and redis": {func() upstream.Store { return open(t, a, "1:") },
 			func() upstream.Store { return open(t, b, "1:") }},
 		"redis and cluster": {func() upstream.Store { return open(t, a, "2:") },
 			func() upstream.Store { return openCluster(t, c) }},
 		"cluster and redis": {func() upstream.Store { return openCluster(t, c) },
 			func() upstream.Store { return open(t, b, "3:") }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var rounds atomic.Int64
-			s := pair(t, &countingStore{stores[0](), &rounds}, &countingStore{stores[1](), &rounds})
-			defer s.Close()
-			s.(*both.Store).SetWall(func() int64 { return time.Now().Add(skew).UnixMicro() })
-			slowest := time.Duration(0)
-			for i := range 12 {
-				skew = []time.Duration{0, -time.Hour, time.Hour}[i/4]
-				began := time.Now()
-				base := takePermits(t, s, uint64(10_000*len(name)+100*i+1), 12, 3)
-				took := time.Since(began)
-				slowest = max(slowest, took)
-				ahead := time.UnixMicro(int64(base)).Sub(time.Now())
-				t.Logf("%d rounds so far, %v; the bases are ahead by %v", rounds.Load(), took, ahead)
-				if skew <= 0 && ahead > 8*slowest+300*time.Millisecond {
-					t.Errorf("the bases are %v ahead of the clock", ahead)
+	}
+	// The clock of this host. One that is ahead comes last: it puts the servers' counters ahead.
+	for n, skew := range []time.Duration{0, -time.Hour, time.Hour} {
+		for name, stores := range pairs {
+			t.Run(fmt.Sprintf("%s, %v", name, skew), func(t *testing.T) {
+				var rounds atomic.Int64
+				s := pair(t, &countingStore{stores[0](), &rounds}, &countingStore{stores[1](), &rounds})
+				defer s.Close()
+				s.(*both.Store).SetWall(func() int64 { return time.Now().Add(skew).UnixMicro() })
+				slowest := time.Duration(0)
+				for i := range 4 {
+					began := time.Now()
+					base := takePermits(t, s, uint64(10_000*len(name)+400*n+100*i+1), 12, 3)
+					took := time.Since(began)
+					slowest = max(slowest, took)
+					ahead := time.UnixMicro(int64(base)).Sub(time.Now())
+					t.Logf("%d rounds so far, %v; the bases are ahead by %v", rounds.Load(), took, ahead)
+					if skew <= 0 && ahead > 8*slowest+300*time.Millisecond {
+						t.Errorf("the bases are %v ahead of the clock", ahead)
+					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -132,7 +134,7 @@ func TestContendedPermitsStayNearTheClock(t *testing.T) {
 	wg.Wait()
 	ahead := time.UnixMicro(highest.Load()).Sub(time.Now())
 	t.Logf("ahead by %v, the slowest batch took %v", ahead, time.Duration(slowest.Load()))
-	if ahead > time.Duration(4*slowest.Load())+50*time.Millisecond {
+	if ahead > time.Duration(8*slowest.Load())+300*time.Millisecond {
 		t.Errorf("the bases are %v ahead of the clock", ahead)
 	}
 }
