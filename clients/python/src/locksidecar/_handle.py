@@ -199,7 +199,7 @@ class Handle(ABC, Generic[H]):
         return mine[0] if mine and still(mine[0]) else None
 
     def _mine(self, who: Who | None = None) -> H:
-        """Return the newest hold of this owner, or of who; NotHeld if there is none."""
+        """Return the newest hold of the given owner, else of the present one; NotHeld if there is none."""
         mine = self._mines() if who is None else self._of(who)
         if not mine:
             raise self._not_held()
