@@ -8,8 +8,8 @@ import (
 )
 
 // A server that has lost data can pass the highest transaction id that a store has seen, before the
-// store has a connection again. Other clients write, or an ensemble elects a leader, whose ids begin
-// above all earlier ones. Then the server resumes the session, with nodes
+// store has a connection again. Other clients write, or an ensemble elects a leader, whose ids
+// begin above all earlier ones. Then the server resumes the session, with nodes
 // that the store has deleted since the copy was made, and that nothing would ever delete.
 func TestAnOlderCopyWhoseTransactionIDsAreNotBehindLosesTheSession(t *testing.T) {
 	t.Parallel()
