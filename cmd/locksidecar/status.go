@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -137,12 +138,7 @@ func (s *status) probe(ctx context.Context, c *client.Client, every bool) error 
 	}
 	wg.Wait()
 	s.probed = true
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs...)
 }
 
 func (m *Main) statusCommand() *cobra.Command {

@@ -269,9 +269,9 @@ func (s *Store) combine(r *upstream.Result, op *upstream.Op, a, b *upstream.Resu
 
 // The bounds of raise's search for a base that both stores give to a permit.
 const (
-	maxRaises  = 8       // attempts for all permits, and for each semaphore
-	minHeadway = 16      // of a request to the new store
-	maxHeadway = 1 << 19 // the same
+	maxRaises  = 8       // attempts for all permits together, and then for each semaphore
+	minHeadway = 16      // bases; see raising.headway
+	maxHeadway = 1 << 19 // bases
 )
 
 // raise raises the old store's counter to the bases that are about to be granted. The counter may

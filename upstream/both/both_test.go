@@ -24,7 +24,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t testing.TB, srv *testserver.Redis, prefix string) upstream.Store {
 	t.Helper()
-	cfg, err := redis.Parse(srv.URL() + "?waiter_lease=2500ms&timeout=10s&prefix=" + prefix)
+	return openURL(t, srv.URL()+"?waiter_lease=2500ms&timeout=10s&prefix="+prefix)
+}
+
+func openURL(t testing.TB, url string) upstream.Store {
+	t.Helper()
+	cfg, err := redis.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -77,9 +77,9 @@
 // not read the note.
 //
 // Rules are not removed. If the new store loses some because an older copy of its data is restored,
-// hosts that know them obey them, and write them again. Keys may return to the old store after all holders have stopped, and move
-// again later. The old store's base is then above all bases of the earlier rule, and the rule does
-// not apply to such a grant.
+// hosts that know them obey them, and write them again. Keys may return to the old store after all
+// holders have stopped, and move again later. The old store's base is then above all bases of the
+// earlier rule, and the rule does not apply to such a grant.
 //
 // # Sessions
 //

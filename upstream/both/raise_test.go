@@ -11,7 +11,6 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/both"
-	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -28,19 +27,6 @@ func (s *countingStore) Apply(ctx context.Context, ops []upstream.Op, rs []upstr
 		s.rounds.Add(1)
 	}
 	return s.Store.Apply(ctx, ops, rs)
-}
-
-func openCluster(t testing.TB, c *testserver.RedisCluster) upstream.Store {
-	t.Helper()
-	cfg, err := redis.Parse(c.URL() + "?timeout=10s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := redis.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
 }
 
 // takePermits takes n permits of each of some semaphores in one batch. It returns the highest base.
@@ -79,8 +65,8 @@ func TestPermitsOfManySemaphoresGetBasesOfBothStores(t *testing.T) {
 		"redis and redis": {func() upstream.Store { return open(t, a, "1:") },
 			func() upstream.Store { return open(t, b, "1:") }},
 		"redis and cluster": {func() upstream.Store { return open(t, a, "2:") },
-			func() upstream.Store { return openCluster(t, c) }},
-		"cluster and redis": {func() upstream.Store { return openCluster(t, c) },
+			func() upstream.Store { return openURL(t, c.URL()+"?timeout=10s") }},
+		"cluster and redis": {func() upstream.Store { return openURL(t, c.URL()+"?timeout=10s") },
 			func() upstream.Store { return open(t, b, "3:") }},
 	}
 	// The clock of this host. One that is ahead comes last: it puts the servers' counters ahead.

@@ -160,8 +160,9 @@ func (n *session) retire() error {
 	if until == 0 {
 		return nil
 	}
-	// A grant takes its base, then counts itself in held, and then reads until for the last time. So
-	// either held has it below, or it sees this 0. And base is at least that of each earlier grant.
+	// A grant takes its base, then counts itself in held, and then reads until for the last time. A
+	// grant that held does not count below therefore reads this 0. No earlier grant's base is above
+	// base.
 	n.until.Store(0)
 	if n.held.Load() != 0 {
 		n.until.Store(until)

@@ -9,12 +9,13 @@ import (
 
 // A server that has lost data can pass the highest transaction id that a store has seen, before the
 // store has a connection again. Other clients write, or an ensemble elects a leader, whose ids
-// begin above all earlier ones. Then the server resumes the session, with nodes
-// that the store has deleted since the copy was made, and that nothing would ever delete.
+// begin above all earlier ones. Then the server resumes the session, with nodes that the store has
+// deleted since the copy was made, and that nothing would ever delete.
 func TestAnOlderCopyWhoseTransactionIDsAreNotBehindLosesTheSession(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
-	p, q := newPeer(t, srv.URL()+"?session=20s&timeout=5s"), newPeer(t, srv.URL()+"?session=20s&timeout=5s")
+	url := srv.URL() + "?session=20s&timeout=5s"
+	p, q := newPeer(t, url), newPeer(t, url)
 	token, _ := p.take("a", cache.Exclusive)
 	srv.Kill()
 	restore := srv.Backup()

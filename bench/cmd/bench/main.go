@@ -6,8 +6,8 @@
 //	go run ./bench/cmd/bench -only local     # one scene
 //
 // Results go to -out as results.json and results.md with pictures. The results of a complete run go
-// to bench/results, and partial, short or interrupted ones to bench/results/partial. The command needs
-// Go, redis-server and, for the other libraries, their modules.
+// to bench/results, and partial, short or interrupted ones to bench/results/partial. The command
+// needs Go, redis-server and, for the other libraries, their modules.
 package main
 
 import (

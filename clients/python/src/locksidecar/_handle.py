@@ -155,7 +155,7 @@ class Handle(ABC, Generic[H]):
     @property
     def held_count(self) -> int:
         """How often this owner has acquired it without having released it; 0 if it is not held."""
-        return 0 if self._owner is None and not self._held else sum(hold.count for hold in self._mines() if still(hold))
+        return 0 if self._owner is None and not self._held else sum(hold.count for hold in self._owned() if still(hold))
 
     @property
     def mode(self) -> Literal["exclusive", "shared"] | None:
@@ -189,18 +189,18 @@ class Handle(ABC, Generic[H]):
         stack = self._held.get(who)
         return [hold for hold in stack[::-1] if hold.count > 0] if stack else []
 
-    def _mines(self) -> list[H]:
+    def _owned(self) -> list[H]:
         """Return the holds of this owner."""
         return self._of(self._who())
 
     def _valid(self) -> H | None:
         """Return the newest hold of this owner if it is valid."""
-        mine = self._mines()
+        mine = self._owned()
         return mine[0] if mine and still(mine[0]) else None
 
     def _mine(self, who: Who | None = None) -> H:
         """Return the newest hold of the given owner, else of the present one; NotHeld if there is none."""
-        mine = self._mines() if who is None else self._of(who)
+        mine = self._owned() if who is None else self._of(who)
         if not mine:
             raise self._not_held()
         return mine[0]

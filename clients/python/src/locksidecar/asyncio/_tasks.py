@@ -190,7 +190,7 @@ class Owned(Handle[H]):
             raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
         return weakref.ref(task)
 
-    def _mines(self) -> list[H]:
+    def _owned(self) -> list[H]:
         self._client._here()
         return [] if self._owner is None and asyncio.current_task() is None else self._of(self._who())
 
