@@ -35,7 +35,7 @@ var reuse = struct {
 	idle map[string][]*ZooKeeper // guarded by mu; by settings
 }{idle: map[string][]*ZooKeeper{}}
 
-// owner stands for a test in the start of a server that outlasts the test.
+// owner is used in place of a test to start a server that outlasts the test.
 type owner struct {
 	testing.TB
 	cleanups []func()
