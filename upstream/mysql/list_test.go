@@ -34,7 +34,8 @@ func listAll(p *peer, prefix string, limit int) map[string]upstream.Lock {
 func TestListShowsAllHostsLocks(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	p, q := newPeer(t, srv.URL()+"?prefix=p%25_"), newPeer(t, srv.URL()+"?prefix=p%25_")
+	url := srv.URL() + "?prefix=p%25_&waiter_lease=1m" // the test may take long
+	p, q := newPeer(t, url), newPeer(t, url)
 	other := newPeer(t, srv.URL()+"?prefix=q")
 	other.take("elsewhere", cache.Exclusive)
 	_, base := p.take("x:a", cache.Exclusive)

@@ -221,7 +221,8 @@ func TestJumpingClockKeepsPermitsApart(t *testing.T) {
 
 func TestPermitsAreListed(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
-	p, q := newPeer(t, srv.URL()+"?prefix=p%25_"), newPeer(t, srv.URL()+"?prefix=p%25_")
+	url := srv.URL() + "?prefix=p%25_&waiter_lease=1m" // the test may take long
+	p, q := newPeer(t, url), newPeer(t, url)
 	newPeer(t, srv.URL()+"?prefix=q").takePermit("x", 1)
 	p.take("x:lock", cache.Exclusive)
 	want := map[string]upstream.Lock{}

@@ -56,6 +56,7 @@ func onBoth(t *testing.T, f func(t *testing.T, url string, do func(name string, 
 func TestListShowsHoldersReadersWaitersAndForeignOnes(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, url string, do func(string, ...any)) {
+		url += "?waiter_lease=1m" // the test may take long
 		p, q := &peer{T: t, Store: openStore(t, url)}, &peer{T: t, Store: openStore(t, url)}
 		p.take("x", cache.Exclusive)
 		q.take("xx", cache.Exclusive)
